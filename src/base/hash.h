@@ -1,0 +1,13 @@
+/* Hashes whose values are contracts: FNV-1a for keys, a finaliser where order or high bits matter.
+ */
+#ifndef MR_BASE_HASH_H
+#define MR_BASE_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+uint32_t mr__hash_fnv1a(const void *bytes, size_t length);
+uint64_t mr__hash_fnv1a64(const void *bytes, size_t length);
+uint32_t mr__hash_fmix32(uint32_t h);
+
+#endif

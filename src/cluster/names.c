@@ -1,0 +1,46 @@
+/* The names of the control plane's tables: configurable, each with its own schema. */
+#include "cluster/names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name, *option;
+} tables[MR_TABLE_COUNT] = {
+#define TABLE_ROW(symbol, name, option) {name, option},
+    MR_TABLES(TABLE_ROW)
+#undef TABLE_ROW
+};
+
+mr_error *mr__names_init(mr_names *names, const char *schema)
+{
+    if (schema[0] == '\0' || strlen(schema) > MR_IDENT_MAX)
+        return mr__error(MR_E_CONFIG, "schema: the name must have 1 to 63 bytes");
+    *names = (mr_names){0};
+    (void)snprintf(names->schema, sizeof(names->schema), "%s", schema);
+    for (int i = 0; i < MR_TABLE_COUNT; i++) {
+        (void)snprintf(names->table[i].schema, sizeof(names->table[i].schema), "%s", schema);
+        (void)snprintf(names->table[i].name, sizeof(names->table[i].name), "%s", tables[i].name);
+    }
+    return NULL;
+}
+
+mr_error *mr__names_set(mr_names *names, mr_table table, const char *text)
+{
+    mr_qname parsed;
+    MR_TRY(mr__qname_parse(text, tables[table].option, &parsed));
+    if (parsed.schema[0] == '\0')
+        memcpy(parsed.schema, names->schema, sizeof(parsed.schema));
+    names->table[table] = parsed;
+    return NULL;
+}
+
+const char *mr__names_option(mr_table table)
+{
+    return tables[table].option;
+}
+
+const char *mr__names_default(mr_table table)
+{
+    return tables[table].name;
+}
