@@ -100,20 +100,19 @@ def check_banned():
 
 
 def declarations():
-    """(line, name, documented) of each MR_API function. One comment may head a run of declarations."""
+    """(line, name, documented) of each MR_API function. A comment covers the declarations up to the next
+    blank line; what a `_free` does stands in the header's first rule."""
     lines = (ROOT / HEADER).read_text(encoding="utf-8").splitlines()
     documented = False
-    in_declaration = False
     for number, line in enumerate(lines, 1):
-        if "*/" in line and not line.lstrip().startswith(("MR_API", "typedef")) and "---" not in line:
+        if not line.strip() or "----" in line:
+            documented = False
+        elif "*/" in line and not line.startswith(("MR_API", "typedef")):
             documented = True
-        elif not line.strip() or "---" in line:
-            documented = documented and in_declaration
         if line.startswith("MR_API"):
-            rest = " ".join(lines[number - 1:number + 2])
-            match = re.match(r"MR_API[^(]*?(\w+)\(", rest)
-            yield number, match.group(1) if match else "?", documented or "/*" in line
-        in_declaration = False
+            match = re.match(r"MR_API[^(]*?(\w+)\(", " ".join(lines[number - 1:number + 2]))
+            name = match.group(1) if match else "?"
+            yield number, name, documented or "/*" in line or name.endswith("_free")
 
 
 def check_header():
