@@ -1,0 +1,154 @@
+/* An executor's connection: opening, waiting with a deadline, cancelling, the prepared statements.
+ */
+#include "pg/session_private.h"
+
+#include "base/hash.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CANCEL_GRACE = 5000000, /* how long a cancelled statement may take to end before we hang up */
+    POLL_SLICE = 100,       /* milliseconds between two looks at the cancelled flag */
+};
+
+mr_error *mr__session_open(const mr_session_params *params, mr_session **out)
+{
+    mr_session *s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return mr__error_nomem();
+    s->params = *params;
+    mr_error *error = mr_connect(params->conn.conninfo, params->conn.application, &s->conn);
+    if (error == NULL && PQsetnonblocking(s->conn, 1) != 0)
+        error = mr__pg_conn_error(s->conn);
+    if (error == NULL && PQenterPipelineMode(s->conn) != 1)
+        error = mr__pg_conn_error(s->conn);
+    if (error != NULL) {
+        mr__session_close(s);
+        return error;
+    }
+    *out = s;
+    return NULL;
+}
+
+void mr__session_close(mr_session *s)
+{
+    if (s == NULL)
+        return;
+    for (size_t i = 0; i < s->statement_count; i++)
+        free(s->statements[i].key);
+    PQfinish(s->conn);
+    free(s->tx.entries);
+    free(s);
+}
+
+bool mr__session_usable(const mr_session *s)
+{
+    return !s->broken && PQstatus(s->conn) == CONNECTION_OK;
+}
+
+PGconn *mr__session_conn(mr_session *s)
+{
+    return s->conn;
+}
+
+int64_t mr__session_round_trips(const mr_session *s)
+{
+    return s->round_trips;
+}
+
+mr_error *mr__session_lost(mr_session *s)
+{
+    s->broken = true;
+    return mr__pg_conn_error(s->conn);
+}
+
+/* Asks the server to stop what this connection runs. The answer comes through the connection
+ * itself. */
+static void request_cancel(mr_session *s)
+{
+    PGcancel *cancel = PQgetCancel(s->conn);
+    char why[256];
+    if (cancel != NULL)
+        (void)PQcancel(cancel, why, sizeof(why));
+    PQfreeCancel(cancel);
+}
+
+/* Turns a passed deadline or a forced stop into a cancel request, once; hangs up when even that
+ * does not end the statement in time. */
+static mr_error *check_deadline(mr_session *s)
+{
+    mr_tx *tx = &s->tx;
+    int64_t now = mr__clock_now(s->params.clock);
+    if (tx->cancel_sent_at != 0) {
+        if (now < tx->cancel_sent_at + CANCEL_GRACE)
+            return NULL;
+        s->broken = true;
+        return mr__error_db(
+            MR_E_CONNECT, NULL, true,
+            "the server did not end a cancelled statement; the connection was closed");
+    }
+    tx->timed_out = now >= tx->deadline;
+    tx->stopped = atomic_load(s->params.cancelled);
+    if (!tx->timed_out && !tx->stopped)
+        return NULL;
+    tx->cancel_sent_at = now;
+    request_cancel(s);
+    return NULL;
+}
+
+mr_error *mr__session_wait(mr_session *s)
+{
+    int unsent = PQflush(s->conn);
+    if (unsent < 0)
+        return mr__session_lost(s);
+    struct pollfd fd = {.fd = PQsocket(s->conn), .events = POLLIN};
+    if (unsent > 0)
+        fd.events |= POLLOUT;
+    int ready = poll(&fd, 1, POLL_SLICE);
+    if (ready < 0 && errno != EINTR)
+        return mr__session_lost(s);
+    if (ready > 0 && (fd.revents & (POLLIN | POLLERR | POLLHUP)) != 0 &&
+        PQconsumeInput(s->conn) == 0)
+        return mr__session_lost(s);
+    return check_deadline(s);
+}
+
+/* ---- Prepared statements ------------------------------------------------------------------- */
+
+static mr_statement *statement_find(mr_session *s, const char *sql, uint64_t hash)
+{
+    for (size_t i = 0; i < s->statement_count; i++)
+        if (s->statements[i].hash == hash && strcmp(s->statements[i].key, sql) == 0)
+            return &s->statements[i];
+    return NULL;
+}
+
+mr_statement *mr__session_statement(mr_session *s, const char *sql, int count, const Oid *types)
+{
+    uint64_t hash = mr__hash_fnv1a64(sql, strlen(sql));
+    if (types != NULL)
+        hash ^= mr__hash_fnv1a64(types, (size_t)count * sizeof(Oid));
+    mr_statement *found = statement_find(s, sql, hash);
+    if (found != NULL)
+        return found;
+    if (s->statement_count == MR_STATEMENTS)
+        return NULL;
+    char *key = strdup(sql);
+    if (key == NULL)
+        return NULL;
+    mr_statement *fresh = &s->statements[s->statement_count];
+    *fresh = (mr_statement){.key = key, .hash = hash};
+    (void)snprintf(fresh->name, sizeof(fresh->name), "mr_%zu", s->statement_count);
+    s->statement_count++;
+    return fresh;
+}
+
+void mr__session_forget_statements(mr_session *s)
+{
+    for (size_t i = 0; i < s->statement_count; i++)
+        s->statements[i].state = MR_STATEMENT_NEW;
+}

@@ -1,0 +1,356 @@
+/* The pipelined transaction: queues statements, drains their results in order, blames the right
+ * one.
+ *
+ * What must stay true: `entries` mirrors exactly what was sent and not yet answered, in order;
+ * after a failure nothing more is queued until the sync that ends it. */
+#include "pg/session_private.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DRAIN_ABOVE = 256
+}; /* answers outstanding before we read some, to bound memory on both sides */
+
+static mr_error *entry_push(mr_tx *tx, mr_entry entry)
+{
+    if (tx->count == tx->capacity) {
+        size_t capacity = tx->capacity == 0 ? 64 : tx->capacity * 2;
+        mr_entry *grown = calloc(capacity, sizeof(*grown));
+        if (grown == NULL)
+            return mr__error_nomem();
+        for (size_t i = 0; i < tx->count; i++)
+            grown[i] = tx->entries[(tx->first + i) % tx->capacity];
+        free(tx->entries);
+        tx->entries = grown;
+        tx->capacity = capacity;
+        tx->first = 0;
+    }
+    tx->entries[(tx->first + tx->count++) % tx->capacity] = entry;
+    return NULL;
+}
+
+static void entry_pop(mr_tx *tx)
+{
+    tx->first = (tx->first + 1) % tx->capacity;
+    tx->count--;
+}
+
+static void fail(mr_tx *tx, int tag, mr_error *error)
+{
+    if (tx->failure != NULL) {
+        mr_error_free(error);
+        return;
+    }
+    if (strcmp(mr_error_sqlstate(error), "26000") == 0)
+        mr__session_forget_statements(tx->session);
+    tx->failure = error;
+    tx->failed_tag = tag;
+}
+
+static void take_result(mr_tx *tx, mr_entry *entry, PGresult *result)
+{
+    mr_error *error = NULL;
+    if (PQresultStatus(result) != PGRES_PIPELINE_ABORTED)
+        error = mr_error_from_result(tx->session->conn, result);
+    bool good = error == NULL && PQresultStatus(result) != PGRES_PIPELINE_ABORTED;
+    if (entry->kind == MR_ENTRY_PREPARE)
+        entry->statement->state = good ? MR_STATEMENT_READY : MR_STATEMENT_NEW;
+    if (entry->kind == MR_ENTRY_QUERY && good && *entry->rows == NULL) {
+        *entry->rows = result;
+        result = NULL;
+    }
+    if (error != NULL) {
+        if (mr_error_code(error) == MR_E_CONNECT)
+            tx->session->broken = true;
+        fail(tx, entry->tag, error);
+    }
+    entry->answered = true;
+    PQclear(result);
+}
+
+/* Takes every answer that has arrived. */
+static mr_error *drain_arrived(mr_tx *tx)
+{
+    PGconn *conn = tx->session->conn;
+    while (tx->count > 0 && PQisBusy(conn) == 0) {
+        mr_entry *entry = &tx->entries[tx->first];
+        PGresult *result = PQgetResult(conn);
+        if (result == NULL) {
+            if (entry->answered)
+                entry_pop(tx);
+            else if (PQstatus(conn) != CONNECTION_OK)
+                return mr__session_lost(tx->session);
+            continue;
+        }
+        bool sync = PQresultStatus(result) == PGRES_PIPELINE_SYNC;
+        take_result(tx, entry, result);
+        if (PQstatus(conn) != CONNECTION_OK)
+            return mr__session_lost(tx->session);
+        if (sync)
+            entry_pop(tx);
+    }
+    return NULL;
+}
+
+/* Waits until at most `leave` answers are outstanding. */
+static mr_error *drain(mr_tx *tx, size_t leave)
+{
+    MR_TRY(drain_arrived(tx));
+    while (tx->count > leave) {
+        MR_TRY(mr__session_wait(tx->session));
+        MR_TRY(drain_arrived(tx));
+    }
+    return NULL;
+}
+
+static mr_error *sent(mr_tx *tx, int ok, mr_entry entry)
+{
+    if (ok != 1)
+        return mr__session_lost(tx->session);
+    return entry_push(tx, entry);
+}
+
+/* Sends one statement, prepared when that is allowed. */
+static mr_error *send_statement(mr_tx *tx, const char *sql, int count, const Oid *types,
+                                const char *const *values, const int *lengths, const int *formats,
+                                int result_format, mr_entry entry)
+{
+    mr_session *s = tx->session;
+    mr_statement *statement =
+        s->params.prepare ? mr__session_statement(s, sql, count, types) : NULL;
+    if (statement == NULL)
+        return sent(
+            tx,
+            PQsendQueryParams(s->conn, sql, count, types, values, lengths, formats, result_format),
+            entry);
+    if (statement->state == MR_STATEMENT_NEW) {
+        statement->state = MR_STATEMENT_SENT;
+        mr_entry prepare = {.tag = tx->tag, .kind = MR_ENTRY_PREPARE, .statement = statement};
+        MR_TRY(sent(tx,
+                    PQsendPrepare(s->conn, statement->name, sql, types == NULL ? 0 : count, types),
+                    prepare));
+    }
+    return sent(tx,
+                PQsendQueryPrepared(s->conn, statement->name, count, values, lengths, formats,
+                                    result_format),
+                entry);
+}
+
+/* The server only says "canceling statement"; this says who did it and why. */
+static mr_error *cancelled_error(const mr_tx *tx)
+{
+    if (tx->stopped)
+        return mr__error_db(MR_E_CANCELLED, NULL, true, "the batch was cancelled by a forced stop");
+    return mr__error_db(MR_E_TIMEOUT, NULL, false,
+                        "the batch ran longer than batch_timeout and was cancelled");
+}
+
+/* What a caller hears when something already went wrong: the same first failure each time. */
+static mr_error *standing_failure(mr_tx *tx)
+{
+    if (tx->failure != NULL)
+        return mr__error_copy(tx->failure);
+    if (!mr_tx_cancelled(tx))
+        return NULL;
+    tx->stopped = atomic_load(tx->session->params.cancelled);
+    tx->timed_out = !tx->stopped;
+    return cancelled_error(tx);
+}
+
+static mr_error *queue(mr_tx *tx, const char *sql, int count, const Oid *types,
+                       const char *const *values, const int *lengths, const int *formats,
+                       int result_format, mr_entry entry)
+{
+    MR_TRY(standing_failure(tx));
+    mr_error *error =
+        send_statement(tx, sql, count, types, values, lengths, formats, result_format, entry);
+    if (error == NULL && tx->count > DRAIN_ABOVE)
+        error = drain(tx, DRAIN_ABOVE);
+    if (error != NULL) {
+        fail(tx, tx->tag, error);
+        return mr__error_copy(tx->failure);
+    }
+    return standing_failure(tx);
+}
+
+mr_error *mr__tx_begin(mr_session *s, int64_t deadline, mr_tx **out)
+{
+    mr_tx *tx = &s->tx;
+    mr_entry *entries = tx->entries;
+    size_t capacity = tx->capacity;
+    *tx = (mr_tx){.session = s,
+                  .deadline = deadline,
+                  .entries = entries,
+                  .capacity = capacity,
+                  .tag = -1,
+                  .failed_tag = -1};
+    mr_error *error = queue(tx, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", 0, NULL, NULL,
+                            NULL, NULL, 0, (mr_entry){.tag = -1, .kind = MR_ENTRY_EXEC});
+    if (error != NULL) {
+        mr_error_free(tx->failure);
+        tx->failure = NULL;
+        s->broken = true;
+        return error;
+    }
+    *out = tx;
+    return NULL;
+}
+
+void mr__tx_tag(mr_tx *tx, int tag)
+{
+    tx->tag = tag;
+}
+
+bool mr_tx_cancelled(const mr_tx *tx)
+{
+    return tx->cancel_sent_at != 0 || atomic_load(tx->session->params.cancelled) ||
+           mr__clock_now(tx->session->params.clock) >= tx->deadline;
+}
+
+const char *mr__tx_control_word(const char *sql)
+{
+    static const char *const words[] = {"begin", "start", "commit", "end", "rollback", "abort"};
+    for (;;) {
+        while (isspace((unsigned char)*sql) || *sql == ';')
+            sql++;
+        if (strncmp(sql, "--", 2) == 0)
+            sql += strcspn(sql, "\n");
+        else if (strncmp(sql, "/*", 2) == 0 && strstr(sql + 2, "*/") != NULL)
+            sql = strstr(sql + 2, "*/") + 2;
+        else
+            break;
+    }
+    size_t length = 0;
+    while (isalpha((unsigned char)sql[length]))
+        length++;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (strlen(words[i]) == length && strncasecmp(sql, words[i], length) == 0)
+            return words[i];
+    if (length == 7 && strncasecmp(sql, "prepare", 7) == 0) {
+        const char *rest = sql + 7 + strspn(sql + 7, " \t\r\n");
+        if (strncasecmp(rest, "transaction", 11) == 0)
+            return "prepare transaction";
+    }
+    return NULL;
+}
+
+static mr_error *refuse_control(mr_tx *tx, const char *sql)
+{
+    const char *word = mr__tx_control_word(sql);
+    if (word == NULL)
+        return NULL;
+    fail(tx, tx->tag,
+         mr__error(MR_E_HANDLER,
+                   "the handler sent '%s'; the batch's transaction belongs to the worker", word));
+    return mr__error_copy(tx->failure);
+}
+
+mr_error *mr_tx_exec_params(mr_tx *tx, const char *sql, int count, const Oid *types,
+                            const char *const *values, const int *lengths, const int *formats)
+{
+    MR_TRY(refuse_control(tx, sql));
+    return queue(tx, sql, count, types, values, lengths, formats, 0,
+                 (mr_entry){.tag = tx->tag, .kind = MR_ENTRY_EXEC});
+}
+
+mr_error *mr_tx_exec(mr_tx *tx, const char *sql, int count, const char *const *values)
+{
+    return mr_tx_exec_params(tx, sql, count, NULL, values, NULL, NULL);
+}
+
+mr_error *mr__tx_query_params(mr_tx *tx, const char *sql, int count, const Oid *types,
+                              const char *const *values, const int *lengths, const int *formats,
+                              int result_format, PGresult **rows)
+{
+    MR_TRY(refuse_control(tx, sql));
+    PGresult *result = NULL;
+    MR_TRY(queue(tx, sql, count, types, values, lengths, formats, result_format,
+                 (mr_entry){.tag = tx->tag, .kind = MR_ENTRY_QUERY, .rows = &result}));
+    mr_error *error = NULL;
+    if (PQsendFlushRequest(tx->session->conn) != 1)
+        error = mr__session_lost(tx->session);
+    tx->session->round_trips++;
+    if (error == NULL)
+        error = drain(tx, 0);
+    if (error != NULL)
+        fail(tx, tx->tag, error);
+    error = standing_failure(tx);
+    if (error != NULL || result == NULL) {
+        PQclear(result);
+        return error != NULL ? error : mr__error(MR_E_INTERNAL, "a query gave no result");
+    }
+    *rows = result;
+    return NULL;
+}
+
+mr_error *mr_tx_query(mr_tx *tx, const char *sql, int count, const char *const *values,
+                      PGresult **rows)
+{
+    return mr__tx_query_params(tx, sql, count, NULL, values, NULL, NULL, 0, rows);
+}
+
+static mr_error *sync_and_drain(mr_tx *tx)
+{
+    MR_TRY(
+        sent(tx, PQpipelineSync(tx->session->conn), (mr_entry){.tag = -1, .kind = MR_ENTRY_SYNC}));
+    tx->session->round_trips++;
+    return drain(tx, 0);
+}
+
+/* After a sync: back to no transaction at all, or hang up. */
+static void end_block(mr_tx *tx)
+{
+    mr_session *s = tx->session;
+    if (s->broken || PQtransactionStatus(s->conn) == PQTRANS_IDLE)
+        return;
+    /* The batch's own deadline has passed or its error is known: the rollback gets time of its own.
+     */
+    tx->cancel_sent_at = 0;
+    tx->deadline = INT64_MAX;
+    mr_error *kept = tx->failure;
+    tx->failure = NULL;
+    mr_error *error = sent(tx, PQsendQueryParams(s->conn, "ROLLBACK", 0, NULL, NULL, NULL, NULL, 0),
+                           (mr_entry){.tag = -1, .kind = MR_ENTRY_EXEC});
+    if (error == NULL)
+        error = sync_and_drain(tx);
+    if (error != NULL || PQtransactionStatus(s->conn) != PQTRANS_IDLE)
+        s->broken = true;
+    mr_error_free(error);
+    mr_error_free(tx->failure);
+    tx->failure = kept;
+}
+
+static mr_error *finish(mr_tx *tx, int *failed_tag)
+{
+    mr_error *error = sync_and_drain(tx);
+    if (error != NULL)
+        fail(tx, -1, error);
+    end_block(tx);
+    if (failed_tag != NULL)
+        *failed_tag = tx->failed_tag;
+    error = tx->failure;
+    tx->failure = NULL;
+    tx->count = 0;
+    if (error == NULL || mr_error_code(error) == MR_E_CONNECT || (!tx->timed_out && !tx->stopped))
+        return error;
+    mr_error_free(error);
+    return cancelled_error(tx);
+}
+
+mr_error *mr__tx_commit(mr_tx *tx, int *failed_tag)
+{
+    tx->tag = -1;
+    mr_error *error = queue(tx, "COMMIT", 0, NULL, NULL, NULL, NULL, 0,
+                            (mr_entry){.tag = -1, .kind = MR_ENTRY_EXEC});
+    /* Without a COMMIT on its way the batch must not look committed. */
+    if (error != NULL)
+        fail(tx, -1, error);
+    return finish(tx, failed_tag);
+}
+
+mr_error *mr__tx_rollback(mr_tx *tx, int *failed_tag)
+{
+    return finish(tx, failed_tag);
+}
