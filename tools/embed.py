@@ -8,7 +8,7 @@ lines = ["/* Generated from the files named below; do not edit. */",
 bodies = []
 for i, path in enumerate(paths):
     data = open(path, "rb").read()
-    values = ",".join(str(b) for b in data) + ("," if data else "") + "0"
+    values = ",".join(str(b - 256 if b > 127 else b) for b in data) + ("," if data else "") + "0"
     bodies.append(f"static const char file_{i}[] = {{{values}}};")
     lines.append(f'    {{"{os.path.basename(path)}", file_{i}, {len(data)}}},')
 lines += ["    {0, 0, 0},", "};", ""]

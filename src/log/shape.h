@@ -11,12 +11,19 @@ typedef enum mr_payload_kind {
     MR_PAYLOAD_TEXT
 } mr_payload_kind;
 
+enum { MR_TYPE_MAX = 2 * MR_IDENT_MAX + 8 };
+
 typedef struct mr_log_shape {
     mr_qname table; /* schema always filled in */
     mr_qname heads; /* name "" = this log has no heads table, so it cannot be appended to */
     mr_naming naming;
     char column[MR_COL_COUNT][MR_IDENT_MAX + 1]; /* "" = the table has no such column */
     char heads_column[3][MR_IDENT_MAX + 1];      /* type, id, version */
+    /* The columns' real types, quoted and qualified: what an insert casts to. */
+    char column_type[MR_COL_COUNT][MR_TYPE_MAX];
+    char heads_column_type[3][MR_TYPE_MAX];
+    bool heads_updated_at;   /* the heads table has an updated_at to keep */
+    bool created_at_default; /* the table fills created_at by itself */
     mr_payload_kind payload_kind;
     bool event_id_is_uuid, metadata_is_text; /* what casts an insert needs */
     bool partitioned;

@@ -1,0 +1,39 @@
+-- advance_checkpoint(consumer, worker, expected, target): the fence and the new checkpoint of a batch.
+-- Runs in the batch's own transaction, before its commit. Whoever lost ownership finds the checkpoint changed or
+-- itself not the owner, and the whole batch rolls back.
+--   MR004  the consumer has no checkpoint row
+--   MR002  the checkpoint is not where the batch started
+--   MR003  the consumer is assigned to another worker
+-- Locks nothing but the checkpoint row: the assignment is only read, in a snapshot taken after the lock was got,
+-- so the leader never waits for a batch. A NULL worker skips the ownership check.
+CREATE OR REPLACE FUNCTION {{fn:advance_checkpoint}}(
+    consumer text, worker uuid, expected bigint, target bigint)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $mr$
+DECLARE
+    found_position bigint;
+    owner uuid;
+BEGIN
+    SELECT c.last_position INTO found_position
+        FROM {{consumer_checkpoints}} AS c WHERE c.consumer_name = consumer FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'consumer % has no checkpoint', consumer USING ERRCODE = 'MR004';
+    END IF;
+    IF found_position <> expected THEN
+        RAISE EXCEPTION 'checkpoint of consumer % is at %, not at % where this batch started',
+            consumer, found_position, expected USING ERRCODE = 'MR002';
+    END IF;
+    IF target < expected THEN
+        RAISE EXCEPTION 'checkpoint of consumer % cannot go back from % to % in a batch',
+            consumer, expected, target USING ERRCODE = '22023';
+    END IF;
+    SELECT a.worker_id INTO owner
+        FROM {{consumer_assignments}} AS a WHERE a.consumer_name = consumer;
+    IF owner <> worker THEN
+        RAISE EXCEPTION 'consumer % is assigned to worker %, not to %', consumer, owner, worker
+            USING ERRCODE = 'MR003';
+    END IF;
+    UPDATE {{consumer_checkpoints}} AS c
+        SET last_position = target, updated_at = pg_catalog.now()
+        WHERE c.consumer_name = consumer;
+END
+$mr$;
