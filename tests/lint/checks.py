@@ -169,7 +169,7 @@ def check_exported(library, *flags):
             yield offence(ROOT / HEADER, number, f"{name} is declared but not in the library")
     if "--update" in flags:
         (ROOT / EXPORTED).write_text("".join(f"{name}\n" for name in sorted(symbols)), encoding="utf-8")
-    listed = set((ROOT / EXPORTED).read_text(encoding="utf-8").split())
+    listed = set((ROOT / EXPORTED).read_text(encoding="utf-8").split()) if (ROOT / EXPORTED).exists() else set()
     for name in sorted(symbols - listed):
         yield f"{EXPORTED}: {name} is exported but not listed (checks.py exported LIBRARY --update)"
     for name in sorted(listed - symbols):

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+ANALYZER = ROOT / "tests/lint/analyzer.h"
 
 
 def headers(path, seen):
@@ -42,7 +43,7 @@ def main(build, only):
     stamps = build / "tidy-passed"
     stamps.mkdir(exist_ok=True)
     salt = subprocess.run(["clang-tidy", "--version"], stdout=subprocess.PIPE, check=True).stdout
-    salt += (ROOT / ".clang-tidy").read_bytes()
+    salt += (ROOT / ".clang-tidy").read_bytes() + ANALYZER.read_bytes()
     commands = {}
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         path = Path(entry["directory"], entry["file"]).resolve()
@@ -55,7 +56,10 @@ def main(build, only):
 
     def examine(item):
         path, stamp = item
-        done = subprocess.run(["clang-tidy", "--quiet", "--warnings-as-errors=*", "-p", str(build), str(path)],
+        command = ["clang-tidy", "--quiet", "--warnings-as-errors=*", "-p", str(build), str(path)]
+        if path != ROOT / "src/base/error.c":  # which defines what analyzer.h wraps
+            command += ["--extra-arg=-include", f"--extra-arg={ANALYZER}"]
+        done = subprocess.run(command,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
                               stdin=subprocess.DEVNULL)
         if done.returncode == 0:
