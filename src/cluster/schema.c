@@ -34,8 +34,11 @@ static mr_error *exists(PGconn *conn, const mr_qname *table, bool *yes)
     mr__qname_quote(&name, table);
     const char *values[] = {mr__buf_text(&name)};
     char oid[16];
-    MR_TRY(
-        query_value(conn, "SELECT pg_catalog.to_regclass($1)::oid", 1, values, oid, sizeof(oid)));
+    /* By way of pg_class: to_regclass() alone may answer from what this session cached before
+     * another one created the table. */
+    MR_TRY(query_value(
+        conn, "SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid = pg_catalog.to_regclass($1)", 1,
+        values, oid, sizeof(oid)));
     *yes = oid[0] != '\0';
     return NULL;
 }
