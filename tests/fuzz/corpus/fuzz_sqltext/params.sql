@@ -1,0 +1,1 @@
+INSERT INTO t VALUES (:data::jsonb->>'a:b', :global_position, E'\':x', $q$ :y $q$) -- :z
