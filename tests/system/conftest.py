@@ -16,6 +16,7 @@ _numbers = itertools.count(1)
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "asan: runs again with the program built with ASan and UBSan")
+    config.addinivalue_line("markers", "tsan: runs again with the program built with TSan")
     config.addinivalue_line("markers", "soak: has a size that MILLRACE_SCALE multiplies; ./dev soak runs it large")
     # A hanging test must not hang the run. A test may set its own by @pytest.mark.timeout.
     if config.pluginmanager.hasplugin("timeout") and getattr(config.option, "timeout", None) is None:

@@ -5,7 +5,7 @@ import pytest
 from harness import (all_handled, append_lines, assert_exactly_once, insert_event, insert_events, millrace,
                      open_transaction, recorder, rolled_back)
 
-pytestmark = pytest.mark.asan
+pytestmark = [pytest.mark.asan, pytest.mark.tsan]
 
 
 def test_schema_apply_twice_changes_nothing(empty_db):
