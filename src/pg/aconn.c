@@ -432,12 +432,12 @@ void mr__aconn_send(mr_aconn *c, const mr_flight_statement *statements, int coun
         c->first = f;
     c->last = f;
     c->pending++;
+    if (c->state == STATE_UP && c->pending == 1)
+        arm_deadline(c);
     if (c->state != STATE_UP || !flight_transmit(c, f)) {
         (void)uv_async_send(&c->failed);
         return;
     }
-    if (c->pending == 1)
-        arm_deadline(c);
     int unsent = PQflush(c->conn);
     if (unsent > 0)
         (void)poll_on(c, UV_READABLE | UV_WRITABLE);

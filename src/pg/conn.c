@@ -92,8 +92,6 @@ bool mr__pg_sqlstate_retryable(const char *sqlstate)
         "25006", /* read-only: a standby after a fail-over */
         "53300", /* too many connections */
         "55P03", /* lock not available */
-        "26000", /* prepared statement gone: a pooler or DISCARD */
-        "0A000", /* cached plan must not change result type; others stay failed after retries */
     };
     if (sqlstate[0] == '\0' || mr__pg_sqlstate_connection(sqlstate))
         return true;

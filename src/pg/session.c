@@ -146,9 +146,3 @@ mr_statement *mr__session_statement(mr_session *s, const char *sql, int count, c
     s->statement_count++;
     return fresh;
 }
-
-void mr__session_forget_statements(mr_session *s)
-{
-    for (size_t i = 0; i < s->statement_count; i++)
-        s->statements[i].state = MR_STATEMENT_NEW;
-}

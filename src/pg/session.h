@@ -31,6 +31,7 @@ int64_t mr__session_round_trips(const mr_session *session);
 mr_error *mr__tx_begin(mr_session *session, int64_t deadline, mr_tx **out) MR_MUST_CHECK;
 /* Statements queued from here on belong to this piece of work; -1 = none. */
 void mr__tx_tag(mr_tx *tx, int tag);
+int mr__tx_current(const mr_tx *tx); /* the tag in force */
 /* Queues COMMIT, flushes, waits. Success means it is committed. On MR_E_CONNECT the outcome is
  * unknown. The transaction is over either way: rolled back unless committed. Ends the life of `tx`.
  */

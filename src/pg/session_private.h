@@ -51,7 +51,5 @@ mr_error *mr__session_wait(mr_session *session) MR_MUST_CHECK;
 /* The cache entry of a statement, made when new; NULL when the cache is full. */
 mr_statement *mr__session_statement(mr_session *session, const char *sql, int count,
                                     const Oid *types);
-/* The server may have lost them all (a pooler, DISCARD). */
-void mr__session_forget_statements(mr_session *session);
 
 #endif

@@ -43,8 +43,11 @@ static void fail(mr_tx *tx, int tag, mr_error *error)
         mr_error_free(error);
         return;
     }
-    if (strcmp(mr_error_sqlstate(error), "26000") == 0)
-        mr__session_forget_statements(tx->session);
+    /* Prepared statements that vanished (a pooler, DISCARD) or whose plan no longer fits (ALTER
+     * TABLE): the next attempt starts on a fresh connection. */
+    const char *state = mr_error_sqlstate(error);
+    if (strcmp(state, "26000") == 0 || strcmp(state, "0A000") == 0)
+        tx->session->broken = true;
     tx->failure = error;
     tx->failed_tag = tag;
 }
@@ -201,6 +204,11 @@ mr_error *mr__tx_begin(mr_session *s, int64_t deadline, mr_tx **out)
 void mr__tx_tag(mr_tx *tx, int tag)
 {
     tx->tag = tag;
+}
+
+int mr__tx_current(const mr_tx *tx)
+{
+    return tx->tag;
 }
 
 bool mr_tx_cancelled(const mr_tx *tx)

@@ -1,0 +1,227 @@
+/* What a worker does once before its loop runs: checks server, schema, log and handlers, makes
+ * missing checkpoints, registers itself. */
+#include "cluster/schema.h"
+#include "log/rows.h"
+#include "runtime/worker.h"
+
+#include "base/list.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static mr_error *take_text(mr_buf *sql, char **out)
+{
+    free(*out);
+    *out = mr__buf_take(sql);
+    return *out == NULL ? mr__error_nomem() : NULL;
+}
+
+mr_error *mr__worker_statements(mr_worker *w)
+{
+    MR_TRY(mr__batch_sql_render(&w->names, &w->batch_sql));
+    MR_AUTO_BUF checkpoints = {0};
+    mr__buf_puts(&checkpoints, "SELECT consumer_name, last_position FROM ");
+    mr__qname_quote(&checkpoints, &w->names.table[MR_TABLE_CHECKPOINTS]);
+    mr__buf_puts(&checkpoints, " WHERE consumer_name = ANY($1::text[])");
+    MR_TRY(take_text(&checkpoints, &w->checkpoints_sql));
+    MR_AUTO_BUF heartbeat = {0};
+    mr__buf_puts(&heartbeat, "UPDATE ");
+    mr__qname_quote(&heartbeat, &w->names.table[MR_TABLE_WORKER_NODES]);
+    mr__buf_puts(&heartbeat,
+                 " SET heartbeat_at = pg_catalog.clock_timestamp(),"
+                 " updated_at = pg_catalog.clock_timestamp() WHERE worker_id = $1::uuid");
+    MR_TRY(take_text(&heartbeat, &w->heartbeat_sql));
+    MR_AUTO_BUF leave = {0};
+    mr__buf_puts(&leave, "DELETE FROM ");
+    mr__qname_quote(&leave, &w->names.table[MR_TABLE_WORKER_NODES]);
+    mr__buf_puts(&leave, " WHERE worker_id = $1::uuid");
+    MR_TRY(take_text(&leave, &w->leave_sql));
+    MR_AUTO_BUF published = {0};
+    mr__buf_puts(&published, "SELECT max(position) FROM ");
+    mr__qname_quote(&published, &w->names.table[MR_TABLE_PUBLISHED]);
+    return take_text(&published, &w->published_sql);
+}
+
+/* ---- Checks -------------------------------------------------------------------------------- */
+
+static mr_error *make_handler(mr_worker *w, mr_place *place, const mr_consumer *c)
+{
+    mr__handler_free(place->handler);
+    place->handler = NULL;
+    if (c->on_event != NULL)
+        return mr__handler_event(c->on_event, c->user, &place->handler);
+    if (c->on_batch != NULL)
+        return mr__handler_batch(c->on_batch, c->user, &place->handler);
+    const char *sql = mr__bag_text(&c->bag, MR_OPT_C_SQL);
+    if (sql[0] != '\0')
+        return mr__handler_sql(sql, &place->handler);
+    return mr__handler_sql_batch(mr__bag_text(&c->bag, MR_OPT_C_SQL_BATCH), &w->shape,
+                                 &place->filter, &place->handler);
+}
+
+static mr_error *check_handlers(mr_worker *w, PGconn *conn)
+{
+    for (size_t i = 0; i < w->place_count; i++) {
+        mr_place *place = &w->places[i];
+        mr_error *error = make_handler(w, place, w->conf->consumers[i]);
+        if (error == NULL && place->handler->check != NULL)
+            error = place->handler->check(place->handler, conn);
+        MR_TRY(mr__error_prefix(error, "consumer '%s'", place->name));
+    }
+    return NULL;
+}
+
+/* The rights that would otherwise fail in the middle of the first batch. */
+static mr_error *check_rights(mr_worker *w, PGconn *conn)
+{
+    static const struct {
+        mr_table table;
+        const char *rights;
+    } needed[] = {{MR_TABLE_CHECKPOINTS, "SELECT,INSERT,UPDATE"},
+                  {MR_TABLE_GAP_SKIPS, "INSERT"},
+                  {MR_TABLE_ASSIGNMENTS, "SELECT"},
+                  {MR_TABLE_WORKER_NODES, "SELECT,INSERT,UPDATE,DELETE"}};
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+        MR_AUTO_BUF name = {0};
+        mr__qname_quote(&name, &w->names.table[needed[i].table]);
+        const char *rights = needed[i].rights;
+        MR_AUTO_BUF right = {0};
+        while (mr__list_next(&rights, &right, NULL)) {
+            const char *values[] = {mr__buf_text(&name), mr__buf_text(&right)};
+            MR_AUTO_RESULT rows = NULL;
+            MR_TRY(mr__pg_query(conn, &rows, "SELECT has_table_privilege($1, $2)", 2, values));
+            if (PQgetvalue(rows, 0, 0)[0] != 't')
+                return mr__error(MR_E_SCHEMA,
+                                 "the role %s lacks %s on %s; run: GRANT %s ON %s TO %s",
+                                 PQuser(conn), mr__buf_text(&right), mr__buf_text(&name),
+                                 needed[i].rights, mr__buf_text(&name), PQuser(conn));
+        }
+    }
+    return NULL;
+}
+
+mr_error *mr__worker_prepare(mr_worker *w, PGconn *conn)
+{
+    mr_gap_strategy strategy = (mr_gap_strategy)mr__bag_number(&w->conf->bag, MR_OPT_GAP_STRATEGY);
+    mr_schema_input schema = {.names = &w->names, .log = &w->log_spec, .no_log = true};
+    /* The log first: on a standby or a wrong database that is the message that helps. */
+    MR_TRY(mr__log_shape_read(conn, &w->log_spec, &w->shape));
+    MR_TRY(mr__log_shape_check(conn, &w->shape, strategy == MR_GAP_SETTLED));
+    MR_TRY(mr__schema_require(conn, &schema));
+    MR_TRY(check_rights(w, conn));
+    return check_handlers(w, conn);
+}
+
+/* ---- Enrolment ----------------------------------------------------------------------------- */
+
+/* The position just before the first event at or after a time; the head when there is none. */
+static mr_error *position_at_time(mr_worker *w, PGconn *conn, const char *time, int64_t *position)
+{
+    if (w->shape.column[MR_COL_CREATED_AT][0] == '\0')
+        return mr__error(MR_E_CONFIG,
+                         "start_from: the log has no created_at column to find '%s' in", time);
+    MR_AUTO_BUF sql = {0};
+    mr__buf_puts(&sql, "SELECT coalesce(min(e.");
+    mr__rows_column(&sql, &w->shape, MR_COL_POSITION);
+    mr__buf_puts(&sql, ") - 1, (SELECT coalesce(max(");
+    mr__rows_column(&sql, &w->shape, MR_COL_POSITION);
+    mr__buf_puts(&sql, "), 0) FROM ");
+    mr__qname_quote(&sql, &w->shape.table);
+    mr__buf_puts(&sql, "))::int8 FROM ");
+    mr__qname_quote(&sql, &w->shape.table);
+    mr__buf_puts(&sql, " e WHERE e.");
+    mr__rows_column(&sql, &w->shape, MR_COL_CREATED_AT);
+    mr__buf_puts(&sql, " >= $1::timestamptz");
+    MR_AUTO_RESULT rows = NULL;
+    mr_error *error = mr__pg_query(conn, &rows, mr__buf_text(&sql), 1, &time);
+    if (error != NULL && strncmp(mr_error_sqlstate(error), "22", 2) == 0) {
+        mr_error_free(error);
+        return mr__error(MR_E_CONFIG,
+                         "start_from: '%s' is not beginning, now, a position or a time such as "
+                         "2026-01-31T12:00:00Z",
+                         time);
+    }
+    MR_TRY(error);
+    *position = strtoll(PQgetvalue(rows, 0, 0), NULL, 10);
+    return NULL;
+}
+
+static mr_error *start_position(mr_worker *w, PGconn *conn, const char *from, int64_t *position)
+{
+    *position = 0;
+    if (strcmp(from, "beginning") == 0)
+        return NULL;
+    if (mr__text_int(from, position))
+        return *position >= 0 ? NULL
+                              : mr__error(MR_E_CONFIG, "start_from: a position cannot be negative");
+    if (strcmp(from, "now") != 0)
+        return position_at_time(w, conn, from, position);
+    mr_log log = {.shape = w->shape};
+    return mr_log_latest(conn, &log, position);
+}
+
+static mr_error *make_checkpoint(mr_worker *w, PGconn *conn, size_t index)
+{
+    mr_place *place = &w->places[index];
+    MR_AUTO_BUF table = {0};
+    mr__qname_quote(&table, &w->names.table[MR_TABLE_CHECKPOINTS]);
+    MR_AUTO_BUF find = {0};
+    mr__buf_printf(&find, "SELECT 1 FROM %s WHERE consumer_name = $1", mr__buf_text(&table));
+    MR_AUTO_RESULT rows = NULL;
+    MR_TRY(mr__pg_query(conn, &rows, mr__buf_text(&find), 1, &place->name));
+    if (PQntuples(rows) > 0)
+        return NULL;
+    int64_t position = 0;
+    const char *from = mr__bag_text(&w->conf->consumers[index]->bag, MR_OPT_C_START_FROM);
+    MR_TRY(
+        mr__error_prefix(start_position(w, conn, from, &position), "consumer '%s'", place->name));
+    char text[24];
+    (void)snprintf(text, sizeof(text), "%" PRId64, position);
+    MR_AUTO_BUF insert = {0};
+    mr__buf_printf(&insert,
+                   "INSERT INTO %s (consumer_name, last_position) VALUES ($1, $2::int8)"
+                   " ON CONFLICT (consumer_name) DO NOTHING",
+                   mr__buf_text(&table));
+    const char *values[] = {place->name, text};
+    MR_TRY(mr__pg_query(conn, NULL, mr__buf_text(&insert), 2, values));
+    mr__log(&w->logger, MR_INFO, "consumer is new",
+            "consumer=%s" MR_SEP "start_from=%s" MR_SEP "position=%" PRId64, place->name, from,
+            position);
+    return NULL;
+}
+
+static mr_error *register_worker(mr_worker *w, PGconn *conn)
+{
+    char host[256] = "", pid[16];
+    (void)gethostname(host, sizeof(host) - 1);
+    (void)snprintf(pid, sizeof(pid), "%d", (int)getpid());
+    char **names = calloc(w->place_count + 1, sizeof(*names));
+    if (names == NULL)
+        return mr__error_nomem();
+    for (size_t i = 0; i < w->place_count; i++)
+        names[i] = (char *)(uintptr_t)w->places[i].name;
+    char *consumers = mr__filter_array(names, w->place_count);
+    free(names);
+    if (consumers == NULL)
+        return mr__error_nomem();
+    MR_AUTO_BUF sql = {0};
+    mr__buf_puts(&sql, "INSERT INTO ");
+    mr__qname_quote(&sql, &w->names.table[MR_TABLE_WORKER_NODES]);
+    mr__buf_puts(&sql, " (worker_id, host, pid, version, consumers)"
+                       " VALUES ($1::uuid, $2, $3::int4, $4, $5::text[])");
+    const char *values[] = {w->id, host, pid, MR_VERSION, consumers};
+    mr_error *error = mr__pg_query(conn, NULL, mr__buf_text(&sql), 5, values);
+    free(consumers);
+    return error;
+}
+
+mr_error *mr__worker_enrol(mr_worker *w, PGconn *conn)
+{
+    for (size_t i = 0; i < w->place_count; i++)
+        MR_TRY(make_checkpoint(w, conn, i));
+    return register_worker(w, conn);
+}
