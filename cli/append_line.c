@@ -208,6 +208,9 @@ mr_error *append_line_parse(const char *text, size_t length, const char *default
     json_error_t where;
     line->object =
         json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &where);
+    if (line->object == NULL && json_error_code(&where) == json_error_invalid_utf8)
+        return mr_error_new(MR_E_PARSE, false, "not valid UTF-8 at byte %d: %s", where.position,
+                            where.text);
     if (line->object == NULL)
         return mr_error_new(MR_E_PARSE, false, "not valid JSON at byte %d: %s", where.position,
                             where.text);

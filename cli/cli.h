@@ -126,6 +126,8 @@ mr_error *cli_conf(const cli_context *cli, const char *file, mr_conf **conf) MR_
  * config file's, else the embedded PostgreSQL, which is started and announced. */
 mr_error *cli_database(cli_context *cli, mr_conf *conf) MR_MUST_CHECK;
 mr_error *cli_connect(const mr_conf *conf, PGconn **conn) MR_MUST_CHECK;
+/* As mr_connect(), with the server's notices kept off stderr. */
+mr_error *cli_connect_to(const char *uri, const char *application, PGconn **conn) MR_MUST_CHECK;
 /* On the embedded server installs the schema when there is none: nobody else would. */
 mr_error *cli_embedded_schema(const cli_context *cli, const mr_conf *conf,
                               PGconn *conn) MR_MUST_CHECK;

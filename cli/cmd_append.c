@@ -91,7 +91,10 @@ static mr_error *append_in_transaction(append_job *job)
 {
     CLI_TRY(mr_append(job->conn, job->log, job->draft));
     CLI_TRY(check_expectations(job));
-    int64_t last = mr_draft_position(job->draft, mr_draft_count(job->draft) - 1);
+    int64_t last = 0;
+    for (size_t i = 0; i < mr_draft_count(job->draft); i++)
+        if (mr_draft_position(job->draft, i) > last)
+            last = mr_draft_position(job->draft, i);
     if (job->notify_inside)
         CLI_TRY(mr_log_notify(job->conn, job->args->value[NOTIFY], last));
     CLI_TRY(cli_exec(job->conn, "COMMIT"));
@@ -155,13 +158,16 @@ static mr_error *at_line(const append_job *job, mr_error *error, int64_t first)
         return NULL;
     mr_code code = mr_error_code(error);
     bool rejected = code == MR_E_PARSE || code == MR_E_USAGE || code == MR_E_CONFIG;
-    char *where = rejected ? cli_format("line %" PRId64, job->line)
-                           : cli_format("lines %" PRId64 " to %" PRId64, first, job->line);
-    mr_error *placed = mr_error_new(
-        rejected ? MR_E_PARSE : code, mr_error_retryable(error),
-        "%s: %s. Nothing of this batch was written; %" PRId64 " event%s of earlier batches %s",
-        where, mr_error_message(error), job->appended, job->appended == 1 ? "" : "s",
-        job->appended == 1 ? "was" : "were");
+    char *where = rejected || first == job->line
+                      ? cli_format("line %" PRId64, job->line)
+                      : cli_format("lines %" PRId64 " to %" PRId64, first, job->line);
+    char *kept = job->appended == 0 ? cli_strdup("Nothing was written")
+                                    : cli_format("Nothing of this batch was written; %" PRId64
+                                                 " events of earlier batches were",
+                                                 job->appended);
+    mr_error *placed = mr_error_new(rejected ? MR_E_PARSE : code, mr_error_retryable(error),
+                                    "%s: %s. %s", where, mr_error_message(error), kept);
+    free(kept);
     free(where);
     mr_error_free(error);
     return placed;

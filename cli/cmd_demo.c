@@ -80,7 +80,7 @@ static mr_error *start_server(const cli_context *cli, demo *d)
     }
     PGconn *conn = NULL;
     if (error == NULL)
-        error = mr_connect(server->uri, "millrace demo", &conn);
+        error = cli_connect_to(server->uri, "millrace demo", &conn);
     if (error == NULL)
         error = cli_exec(conn, "DROP DATABASE IF EXISTS millrace_demo WITH (FORCE)");
     if (error == NULL)
@@ -119,7 +119,7 @@ static mr_error *set_up(const cli_context *cli, demo *d)
     d->conf = mr_conf_new();
     if (d->conf == NULL)
         return mr_error_new(MR_E_NOMEM, false, "out of memory");
-    CLI_TRY(mr_connect(d->uri, "millrace demo", &d->conn));
+    CLI_TRY(cli_connect_to(d->uri, "millrace demo", &d->conn));
     return demo_prepare(d->conn, d->conf);
 }
 

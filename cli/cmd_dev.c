@@ -35,7 +35,7 @@ static mr_error *stop(cli_context *cli, dev_server *server)
 static char *version_of(const dev_server *server, bool running)
 {
     PGconn *conn = NULL;
-    mr_error *error = running ? mr_connect(server->uri, "millrace dev", &conn) : NULL;
+    mr_error *error = running ? cli_connect_to(server->uri, "millrace dev", &conn) : NULL;
     const char *live = conn != NULL ? PQparameterStatus(conn, "server_version") : NULL;
     char *version = live != NULL ? cli_strdup(live) : dev_data_version(server);
     mr_error_free(error);

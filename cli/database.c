@@ -72,9 +72,22 @@ mr_error *cli_database(cli_context *cli, mr_conf *conf)
     return error;
 }
 
+static void drop_notice(void *user, const char *message)
+{
+    (void)user;
+    (void)message;
+}
+
+mr_error *cli_connect_to(const char *uri, const char *application, PGconn **conn)
+{
+    CLI_TRY(mr_connect(uri, application, conn));
+    (void)PQsetNoticeProcessor(*conn, drop_notice, NULL);
+    return NULL;
+}
+
 mr_error *cli_connect(const mr_conf *conf, PGconn **conn)
 {
-    return mr_connect(mr_conf_get(conf, "database"), "millrace", conn);
+    return cli_connect_to(mr_conf_get(conf, "database"), "millrace", conn);
 }
 
 mr_error *cli_embedded_schema(const cli_context *cli, const mr_conf *conf, PGconn *conn)

@@ -128,7 +128,7 @@ mr_error *demo_writers_start(const char *uri, demo_tally *tally, demo_writers **
         w->all = writers;
         w->number = i + 1;
         w->random = (uint64_t)cli_now_ms() * 2654435761u + (uint64_t)i * 7919 + 1;
-        error = mr_connect(uri, "millrace demo writer", &w->conn);
+        error = cli_connect_to(uri, "millrace demo writer", &w->conn);
         if (error == NULL)
             error = mr_log_open(w->conn, NULL, &w->log);
         if (error == NULL && pthread_create(&w->thread, NULL, write_until_stopped, w) != 0)

@@ -86,10 +86,11 @@ static bool home_reachable(const dev_server *server)
     return reachable;
 }
 
+/* Short enough for a socket's address, and without a comma: libpq takes that for two hosts. */
 static bool socket_fits(const char *directory)
 {
-    return strlen(directory) + strlen("/.s.PGSQL.5432") <
-           sizeof(((struct sockaddr_un *)0)->sun_path);
+    return strchr(directory, ',') == NULL && strlen(directory) + strlen("/.s.PGSQL.5432") <
+                                                 sizeof(((struct sockaddr_un *)0)->sun_path);
 }
 
 static void choose_sockets(dev_server *server)

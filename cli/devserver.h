@@ -62,8 +62,9 @@ bool dev_drop(const dev_server *server);
 /* Runs `body` in a child as the server's user; its result (0 = fine) is returned, -1 when the
  * child could not be made or died. */
 int dev_as_user(const dev_server *server, int (*body)(const void *argument), const void *argument);
-/* Starts a program as the server's user, in its own session, writing to `output`. */
-mr_error *dev_spawn(const dev_server *server, char *const argv[], int output,
+/* Starts a program as the server's user, in its own session, writing to `output`; it inherits the
+ * descriptor `keep` (-1 = none) and no other. */
+mr_error *dev_spawn(const dev_server *server, char *const argv[], int output, int keep,
                     pid_t *pid) MR_MUST_CHECK;
 /* True when `pid` is a PostgreSQL process whose working directory is our data directory. */
 bool dev_is_ours(const dev_server *server, pid_t pid);

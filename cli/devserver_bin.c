@@ -70,6 +70,7 @@ static mr_error *from_environment(bool (*fits)(const char *), char **directory)
     if (*directory != NULL && fits(*directory))
         return NULL;
     free(*directory);
+    *directory = NULL;
     return mr_error_new(MR_E_CONFIG, false,
                         "MILLRACE_PG_BIN is '%s', which does not hold PostgreSQL's programs "
                         "(postgres, initdb, psql); set it to a directory that does, or unset it",

@@ -38,7 +38,7 @@ int dev_as_user(const dev_server *server, int (*body)(const void *argument), con
 }
 
 /* In the child: nothing of ours may leak into a server that outlives us. */
-static _Noreturn void become(const dev_server *server, char *const argv[], int output)
+static _Noreturn void become(const dev_server *server, char *const argv[], int output, int keep)
 {
     static const char *const drop[] = {"PGDATA", "PGHOST",    "PGPORT",     "PGUSER", "PGDATABASE",
                                        "PGTZ",   "PGSERVICE", "PGPASSWORD", "LC_ALL", "LANGUAGE"};
@@ -51,7 +51,9 @@ static _Noreturn void become(const dev_server *server, char *const argv[], int o
     if (null < 0 || dup2(null, 0) < 0 || dup2(output, 1) < 0 || dup2(output, 2) < 0 ||
         chdir("/") != 0)
         _exit(126);
-    (void)close_range(3, ~0U, 0);
+    if (keep >= 0 && (keep == 3 ? fcntl(3, F_SETFD, 0) : dup2(keep, 3)) < 0)
+        _exit(126);
+    (void)close_range(keep >= 0 ? 4 : 3, ~0U, 0);
     (void)signal(SIGPIPE, SIG_DFL);
     sigset_t none;
     (void)sigemptyset(&none);
@@ -65,12 +67,12 @@ static _Noreturn void become(const dev_server *server, char *const argv[], int o
     _exit(126);
 }
 
-mr_error *dev_spawn(const dev_server *server, char *const argv[], int output, pid_t *pid)
+mr_error *dev_spawn(const dev_server *server, char *const argv[], int output, int keep, pid_t *pid)
 {
     (void)fflush(NULL);
     *pid = fork();
     if (*pid == 0)
-        become(server, argv, output);
+        become(server, argv, output, keep);
     return *pid < 0 ? cli_io_error("cannot start %s", argv[0]) : NULL;
 }
 

@@ -74,7 +74,10 @@ static int add_settings(const void *directory)
     return fflush(file) == 0 && fsync(fileno(file)) == 0 && fclose(file) == 0 ? 0 : 1;
 }
 
-static mr_error *run_initdb(const dev_server *server, const char *bin, const char *directory)
+/* It holds the lock as well: when this program is killed meanwhile, the next one waits until the
+ * orphan has ended before it clears the directory. */
+static mr_error *run_initdb(const dev_server *server, const char *bin, const char *directory,
+                            int lock)
 {
     char *log = cli_format("%s/initdb.log", server->base), *program = cli_format("%s/initdb", bin);
     char *argv[] = {
@@ -84,7 +87,7 @@ static mr_error *run_initdb(const dev_server *server, const char *bin, const cha
     pid_t pid = 0;
     mr_error *error = open_log(log, true, &output);
     if (error == NULL)
-        error = dev_spawn(server, argv, output, &pid);
+        error = dev_spawn(server, argv, output, lock, &pid);
     while (error == NULL && waitpid(pid, &status, 0) < 0)
         if (errno != EINTR)
             error = cli_io_error("cannot wait for initdb");
@@ -100,14 +103,14 @@ static mr_error *run_initdb(const dev_server *server, const char *bin, const cha
 }
 
 /* In a directory of its own first: `pg` exists only once everything in it is complete. */
-static mr_error *make_data(const dev_server *server, const char *bin)
+static mr_error *make_data(const dev_server *server, const char *bin, int lock)
 {
     char *fresh = cli_format("%s/pg.new", server->base);
     mr_error *error = dev_remove_tree(server, fresh);
     if (error == NULL)
         error = dev_private_dir(server, fresh);
     if (error == NULL)
-        error = run_initdb(server, bin, fresh);
+        error = run_initdb(server, bin, fresh, lock);
     if (error == NULL && dev_as_user(server, add_settings, fresh) != 0)
         error = mr_error_new(MR_E_IO, false, "cannot write %s/postgresql.conf", fresh);
     if (error == NULL && rename(fresh, server->data) != 0)
@@ -191,7 +194,7 @@ static mr_error *launch(const dev_server *server, const char *bin, pid_t *pid)
     int output = -1;
     mr_error *error = open_log(server->log, false, &output);
     if (error == NULL)
-        error = dev_spawn(server, argv, output, pid);
+        error = dev_spawn(server, argv, output, -1, pid);
     if (output >= 0)
         (void)close(output);
     free(program);
@@ -219,7 +222,7 @@ static bool usable(const dev_server *server)
     mr_error *error = dev_check_private(server, server->sockets);
     PGconn *conn = NULL;
     if (error == NULL)
-        error = mr_connect(server->uri, "millrace dev", &conn);
+        error = cli_connect_to(server->uri, "millrace dev", &conn);
     bool ok = error == NULL;
     mr_error_free(error);
     PQfinish(conn);
@@ -244,7 +247,7 @@ static mr_error *make_database(const dev_server *server)
 {
     char *uri = dev_uri(server, "postgres");
     PGconn *conn = NULL;
-    mr_error *error = mr_connect(uri, "millrace dev", &conn);
+    mr_error *error = cli_connect_to(uri, "millrace dev", &conn);
     int64_t there = 0;
     if (error == NULL)
         error = cli_query_int(
@@ -264,7 +267,7 @@ static mr_error *foreign_error(const dev_server *server, pid_t pid)
                         (int)pid, server->data);
 }
 
-static mr_error *start_locked(const dev_server *server, bool verbose, bool *started)
+static mr_error *start_locked(const dev_server *server, int lock, bool verbose, bool *started)
 {
     dev_process process = dev_find(server);
     if (process.foreign)
@@ -280,7 +283,7 @@ static mr_error *start_locked(const dev_server *server, bool verbose, bool *star
     if (error == NULL && verbose)
         cli_say("PostgreSQL's programs are in %s", bin);
     if (error == NULL && version[0] == '\0')
-        error = make_data(server, bin);
+        error = make_data(server, bin, lock);
     if (error == NULL)
         error = dev_check_private(server, server->data);
     if (error == NULL)
@@ -316,7 +319,7 @@ mr_error *dev_start(dev_server *server, bool verbose, bool *started)
         return NULL;
     int lock = -1;
     CLI_TRY(lock_home(server, &lock));
-    mr_error *error = start_locked(server, verbose, started);
+    mr_error *error = start_locked(server, lock, verbose, started);
     (void)close(lock);
     return error;
 }
@@ -334,8 +337,11 @@ static mr_error *stop_locked(const dev_server *server, bool *stopped)
         return cli_io_error("cannot stop the server (pid %d)", (int)process.pid);
     for (int64_t begin = cli_now_ms(); cli_now_ms() - begin < STOP_MS; cli_sleep_ms(20)) {
         *stopped = !dev_is_ours(server, process.pid);
-        if (*stopped)
-            return NULL;
+        if (!*stopped)
+            continue;
+        if (strncmp(server->sockets, server->base, strlen(server->base)) != 0)
+            (void)rmdir(server->sockets); /* leaves nothing behind in /tmp */
+        return NULL;
     }
     return with_log("the embedded PostgreSQL did not stop in a minute", server->log);
 }
