@@ -70,24 +70,6 @@ static void item_slice(mr_buf *buf, const mr_draft *draft, mr_slice slice)
     mr__buf_add(buf, mr__draft_bytes(draft, slice), slice.length);
 }
 
-static unsigned hex_digit(char c)
-{
-    return c <= '9' ? (unsigned)(c - '0') : (unsigned)((c | 0x20) - 'a' + 10);
-}
-
-static void item_uuid(mr_buf *buf, const char *text)
-{
-    put_int4(buf, 16);
-    while (*text != '\0') {
-        if (*text == '-') {
-            text++;
-            continue;
-        }
-        mr__buf_putc(buf, (char)(hex_digit(text[0]) << 4 | hex_digit(text[1])));
-        text += 2;
-    }
-}
-
 /* Dimensions, may hold NULLs, element type, length, lower bound. */
 static void array_begin(mr_append_params *p, int param, Oid array, Oid element, size_t count)
 {
@@ -139,7 +121,8 @@ static void encode_events(const mr_draft *draft, mr_append_params *p)
         item_int4(&p->data[P_EV_SEQ], row->seq);
         item_slice(&p->data[P_EVENT_TYPES], draft, row->type);
         item_slice(&p->data[P_PAYLOADS], draft, row->payload);
-        item_uuid(&p->data[P_EVENT_IDS], row->event_id);
+        put_int4(&p->data[P_EVENT_IDS], sizeof(row->event_id));
+        mr__buf_add(&p->data[P_EVENT_IDS], row->event_id, sizeof(row->event_id));
         item_int4(&p->data[P_EVENT_VERSIONS], row->event_version);
         for (int k = 0; k < MR_DRAFT_TEXTS; k++)
             item_slice(&p->data[P_TEXTS + k], draft, row->text[k]);

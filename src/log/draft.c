@@ -4,11 +4,12 @@
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "base/uuid.h"
 
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum { FIRST_CAPACITY = 16, FIRST_SLOTS = 64 };
 /* One message to the server must stay below 1 GiB; the rest is for the other columns. */
@@ -175,6 +176,38 @@ mr_error *mr_draft_stream(mr_draft *draft, const char *aggregate_type, const cha
     return NULL;
 }
 
+/* A random UUID (version 4) in binary. */
+static mr_error *random_id(mr_draft *draft, unsigned char id[16])
+{
+    if (draft->random_left < 16) {
+        /* Never short for up to 256 bytes once the system has seeded itself. */
+        if (getrandom(draft->random, sizeof(draft->random), 0) != (ssize_t)sizeof(draft->random))
+            return mr__error(MR_E_IO, "the system gave no random numbers");
+        draft->random_left = sizeof(draft->random);
+    }
+    draft->random_left -= 16;
+    memcpy(id, draft->random + draft->random_left, 16);
+    id[6] = (unsigned char)((id[6] & 0x0FU) | 0x40U);
+    id[8] = (unsigned char)((id[8] & 0x3FU) | 0x80U);
+    return NULL;
+}
+
+static unsigned hex_digit(char c)
+{
+    return c <= '9' ? (unsigned)(c - '0') : (unsigned)((c | 0x20) - 'a' + 10);
+}
+
+/* Binary from the text form, which has been checked. */
+static void parse_id(const char *text, unsigned char id[16])
+{
+    for (size_t i = 0; i < 16; i++) {
+        if (*text == '-')
+            text++;
+        id[i] = (unsigned char)(hex_digit(text[0]) << 4 | hex_digit(text[1]));
+        text += 2;
+    }
+}
+
 mr_error *mr_draft_event(mr_draft *draft, const char *event_type, const void *payload,
                          size_t length)
 {
@@ -189,7 +222,7 @@ mr_error *mr_draft_event(mr_draft *draft, const char *event_type, const void *pa
         return mr__error_nomem();
     for (int i = 0; i < MR_DRAFT_TEXTS; i++)
         row.text[i].offset = MR_SLICE_NULL;
-    mr__uuid_v4(row.event_id);
+    MR_TRY(random_id(draft, row.event_id));
     row.seq = ++draft->streams[draft->current].count;
     draft->events[draft->event_count++] = row;
     return NULL;
@@ -224,7 +257,7 @@ mr_error *mr_draft_field(mr_draft *draft, const char *name, const char *value)
     if (strcmp(name, "event_id") == 0) {
         if (!mr__uuid_valid(value))
             return mr__error(MR_E_PARSE, "event_id '%s' is not a UUID", value);
-        (void)snprintf(row->event_id, sizeof(row->event_id), "%s", value);
+        parse_id(value, row->event_id);
         return NULL;
     }
     if (strcmp(name, "event_version") == 0)

@@ -4,7 +4,6 @@
 
 #include "base/buf.h"
 #include "base/error.h"
-#include "base/uuid.h"
 
 /* A piece of the draft's bytes; offset MR_SLICE_NULL stands for SQL NULL. */
 typedef struct mr_slice {
@@ -33,7 +32,7 @@ typedef struct mr_draft_event_row {
     int32_t seq;   /* which of the stream's new events, from 1 */
     int32_t event_version;
     mr_slice type, payload, text[MR_DRAFT_TEXTS];
-    char event_id[MR_UUID_TEXT];
+    unsigned char event_id[16];
     int64_t position, version; /* 0 until appended */
 } mr_draft_event_row;
 
@@ -45,6 +44,8 @@ struct mr_draft {
     size_t event_count, event_capacity;
     size_t *slots; /* open addressing: index + 1 of a stream, 0 = free */
     size_t slot_count;
+    unsigned char random[256]; /* drawn in one go: one system call for sixteen event ids */
+    size_t random_left;
     size_t current; /* index of the current stream; meaningless while there is none */
 };
 
