@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    DRAIN_ABOVE = 256
-}; /* answers outstanding before we read some, to bound memory on both sides */
+/* Answers outstanding before we take what has arrived, and before we ask the server to send the
+ * rest: both bound memory without waiting for a round trip. */
+enum { TAKE_EVERY = 64, FLUSH_EVERY = 2048 };
 
 static mr_error *entry_push(mr_tx *tx, mr_entry entry)
 {
@@ -108,6 +108,22 @@ static mr_error *drain(mr_tx *tx, size_t leave)
     return NULL;
 }
 
+/* Keeps the answers outstanding bounded while more is queued. */
+static mr_error *relieve(mr_tx *tx)
+{
+    mr_session *s = tx->session;
+    if (tx->count < FLUSH_EVERY) {
+        if (tx->count % TAKE_EVERY != 0)
+            return NULL;
+        if (PQflush(s->conn) < 0 || PQconsumeInput(s->conn) == 0)
+            return mr__session_lost(s);
+        return drain_arrived(tx);
+    }
+    if (PQsendFlushRequest(s->conn) != 1)
+        return mr__session_lost(s);
+    return drain(tx, FLUSH_EVERY / 2);
+}
+
 static mr_error *sent(mr_tx *tx, int ok, mr_entry entry)
 {
     if (ok != 1)
@@ -169,8 +185,8 @@ static mr_error *queue(mr_tx *tx, const char *sql, int count, const Oid *types,
     MR_TRY(standing_failure(tx));
     mr_error *error =
         send_statement(tx, sql, count, types, values, lengths, formats, result_format, entry);
-    if (error == NULL && tx->count > DRAIN_ABOVE)
-        error = drain(tx, DRAIN_ABOVE);
+    if (error == NULL)
+        error = relieve(tx);
     if (error != NULL) {
         fail(tx, tx->tag, error);
         return mr__error_copy(tx->failure);
