@@ -2,6 +2,8 @@
  * transaction. */
 #include "consumer/batch.h"
 
+#include "cluster/template.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,8 +77,8 @@ mr_error *mr__batch_sql_render(const mr_names *names, mr_batch_sql *out)
     /* A process that stops in the middle of a batch must not hold its checkpoint's row for ever. */
     mr__buf_puts(&advance, "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout',"
                            " $5::text, true), ");
-    mr__ident_quote(&advance, names->schema);
-    mr__buf_puts(&advance, ".advance_checkpoint($1::text, $2::uuid, $3::int8, $4::int8)");
+    mr__names_function(names, "advance_checkpoint", &advance);
+    mr__buf_puts(&advance, "($1::text, $2::uuid, $3::int8, $4::int8)");
 
     MR_AUTO_BUF skips = {0};
     mr__buf_puts(&skips, "INSERT INTO ");
