@@ -120,8 +120,8 @@ char *cli_program(void);
 /* ---- Databases ----------------------------------------------------------------------------- */
 
 /* A conf with the config file (`file`, else --config, else none) read and --schema applied.
- * `*conf` is the caller's. */
-mr_error *cli_conf(const cli_context *cli, const char *file, mr_conf **conf) MR_MUST_CHECK;
+ * `*out` is the caller's. */
+mr_error *cli_conf(const cli_context *cli, const char *file, mr_conf **out) MR_MUST_CHECK;
 /* Decides which database and sets it in the conf: --database, MILLRACE_DATABASE, DATABASE_URL, the
  * config file's, else the embedded PostgreSQL, which is started and announced. */
 mr_error *cli_database(cli_context *cli, mr_conf *conf) MR_MUST_CHECK;
@@ -132,7 +132,7 @@ mr_error *cli_connect_to(const char *uri, const char *application, PGconn **conn
 mr_error *cli_embedded_schema(const cli_context *cli, const mr_conf *conf,
                               PGconn *conn) MR_MUST_CHECK;
 /* All of it for a command that works on one connection. */
-mr_error *cli_open(cli_context *cli, mr_conf **conf, PGconn **conn) MR_MUST_CHECK;
+mr_error *cli_open(cli_context *cli, mr_conf **conf_out, PGconn **conn_out) MR_MUST_CHECK;
 /* Runs a statement for its effect. */
 mr_error *cli_exec(PGconn *conn, const char *sql) MR_MUST_CHECK;
 mr_error *cli_query(PGconn *conn, const char *sql, PGresult **rows) MR_MUST_CHECK;

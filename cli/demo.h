@@ -21,8 +21,7 @@ typedef struct demo_tally {
 
 /* demo_writer.c: threads with a connection each. */
 typedef struct demo_writers demo_writers;
-mr_error *demo_writers_start(const char *uri, demo_tally *tally,
-                             demo_writers **writers) MR_MUST_CHECK;
+mr_error *demo_writers_start(const char *uri, demo_tally *tally, demo_writers **out) MR_MUST_CHECK;
 /* Lets each finish its transaction; gives the first error of any of them. Frees. */
 mr_error *demo_writers_stop(demo_writers *writers) MR_MUST_CHECK;
 bool demo_writers_failed(const demo_writers *writers);

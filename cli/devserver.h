@@ -28,7 +28,7 @@ typedef struct dev_process {
 } dev_process;
 
 /* Works out the places; creates nothing. */
-mr_error *dev_open(dev_server **server) MR_MUST_CHECK;
+mr_error *dev_open(dev_server **out) MR_MUST_CHECK;
 void dev_free(dev_server *server);
 /* Starts it unless it runs, making the data directory first if need be. Safe to call from several
  * processes at once. `*started` says whether this call started it. */

@@ -50,9 +50,20 @@ static mr_error *open_log(const char *path, bool fresh, int *fd)
         (void)rename(path, old);
         free(old);
     }
-    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | (fresh ? O_TRUNC : 0),
-               0600);
-    return *fd < 0 ? cli_io_error("cannot write %s", path) : NULL;
+    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*fd < 0)
+        return cli_io_error("cannot write %s", path);
+    /* Root may be writing in another user's directory: only into a plain file with one name. */
+    mr_error *error = NULL;
+    if (fstat(*fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink != 1)
+        error = mr_error_new(MR_E_IO, false, "%s is not a plain file; remove it", path);
+    else if (fresh && ftruncate(*fd, 0) != 0)
+        error = cli_io_error("cannot write %s", path);
+    if (error != NULL) {
+        (void)close(*fd);
+        *fd = -1;
+    }
+    return error;
 }
 
 /* ---- initdb -------------------------------------------------------------------------------- */

@@ -20,20 +20,20 @@ typedef struct render {
 
 void mr__names_fleet(const mr_names *names, char out[MR_FLEET_MAX])
 {
-    MR_AUTO_BUF all = {0};
+    uint32_t hash = 0;
     bool own = false;
     for (int i = 0; i < MR_TABLE_COUNT; i++) {
+        if (i == MR_TABLE_MIGRATIONS) /* where they are recorded does not make another fleet */
+            continue;
         const mr_qname *table = &names->table[i];
-        /* Where the migrations are recorded does not make another fleet. */
-        if (i != MR_TABLE_MIGRATIONS && (strcmp(table->schema, names->schema) != 0 ||
-                                         strcmp(table->name, mr__names_default((mr_table)i)) != 0))
-            own = true;
-        if (i != MR_TABLE_MIGRATIONS)
-            mr__qname_quote(&all, table);
+        const char *usual = mr__names_default((mr_table)i);
+        own = own || strcmp(table->schema, names->schema) != 0 || strcmp(table->name, usual) != 0;
+        hash = hash * 31 + mr__hash_fnv1a(table->schema, strlen(table->schema));
+        hash = hash * 31 + mr__hash_fnv1a(table->name, strlen(table->name));
     }
     out[0] = '\0';
     if (own)
-        (void)snprintf(out, MR_FLEET_MAX, "%08x", mr__hash_fnv1a(mr__buf_text(&all), all.length));
+        (void)snprintf(out, MR_FLEET_MAX, "%08x", hash);
 }
 
 void mr__names_function(const mr_names *names, const char *base, mr_buf *out)
@@ -52,17 +52,23 @@ static mr_error *bad(const render *r, const char *word)
 }
 
 /* The control plane's table of that default name, or the log's. */
-static const mr_qname *find_table(const render *r, const char *word)
+static bool find_table(const render *r, const char *word, mr_qname *out)
 {
     const mr_log_shape *shape = r->input->shape;
-    if (strcmp(word, "events") == 0)
-        return shape == NULL ? NULL : &shape->table;
-    if (strcmp(word, "heads") == 0)
-        return shape == NULL ? NULL : &shape->heads;
-    for (int i = 0; i < MR_TABLE_COUNT; i++)
-        if (strcmp(word, mr__names_default((mr_table)i)) == 0)
-            return &r->input->names->table[i];
-    return NULL;
+    bool events = strcmp(word, "events") == 0;
+    if (events || strcmp(word, "heads") == 0) {
+        if (shape == NULL)
+            return false;
+        *out = events ? shape->table : shape->heads;
+        return true;
+    }
+    for (int i = 0; i < MR_TABLE_COUNT; i++) {
+        if (strcmp(word, mr__names_default((mr_table)i)) == 0) {
+            *out = r->input->names->table[i];
+            return true;
+        }
+    }
+    return false;
 }
 
 static int find_head(const char *word)
@@ -111,10 +117,10 @@ static mr_error *put_index(render *r, const char *rest)
         return bad(r, rest);
     (void)snprintf(table, sizeof(table), "%.*s", (int)(colon - rest), rest);
     (void)snprintf(suffix, sizeof(suffix), "_%s", colon + 1);
-    const mr_qname *found = find_table(r, table);
-    if (found == NULL)
+    mr_qname found;
+    if (!find_table(r, table, &found))
         return bad(r, rest);
-    mr__ident_derive(name, "idx_", found->name, suffix);
+    mr__ident_derive(name, "idx_", found.name, suffix);
     mr__ident_quote(r->out, name);
     return NULL;
 }
@@ -144,9 +150,9 @@ static mr_error *put_log_word(render *r, const char *kind, const char *rest)
 static mr_error *put_plain_word(render *r, const char *word)
 {
     const mr_names *names = r->input->names;
-    const mr_qname *table = find_table(r, word);
-    if (table != NULL) {
-        mr__qname_quote(r->out, table);
+    mr_qname table;
+    if (find_table(r, word, &table)) {
+        mr__qname_quote(r->out, &table);
     } else if (strcmp(word, "schema") == 0) {
         mr__ident_quote(r->out, names->schema);
     } else if (strcmp(word, "schema_literal") == 0) {

@@ -7,7 +7,7 @@
 
 /* Opens the log that `spec` describes; `schema` is where the append functions live. */
 mr_error *mr__log_open(PGconn *conn, const mr_log_spec *spec, const char *schema,
-                       mr_log **log) MR_MUST_CHECK;
+                       mr_log **out) MR_MUST_CHECK;
 
 /* The draft as the binary parameters of append_events(), in its order. Pure. */
 enum { MR_APPEND_PARAMS = 15 };

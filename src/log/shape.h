@@ -38,7 +38,7 @@ typedef struct mr_log_shape {
 void mr__log_shape_assume(const mr_log_spec *spec, const char *default_schema, mr_log_shape *shape);
 /* Reads it from the catalog. MR_E_LOG names the missing table or column and the way out. */
 mr_error *mr__log_shape_read(PGconn *conn, const mr_log_spec *spec,
-                             mr_log_shape *shape) MR_MUST_CHECK;
+                             mr_log_shape *out) MR_MUST_CHECK;
 /* What settling by evidence needs: the primary, a sequence with CACHE 1, an index on the position,
  * the right to SELECT. Each failure is one clear sentence with what to do. `settled` false skips
  * what only that strategy needs. */
