@@ -1,4 +1,4 @@
--- require_leader(worker, leader_lock): the fence of everything a leader writes. Raises MR005 unless this very session
+-- require_leader(worker, leader_lock): the fence of everything a leader writes. Raises MR006 unless this very session
 -- holds the leader's lock, or (leader_lock NULL) the worker's lease runs; the lease's row stays locked until the end
 -- of the transaction, so that nobody can take it over in between.
 CREATE OR REPLACE FUNCTION {{fn:require_leader}}(worker uuid, leader_lock bigint)
@@ -15,7 +15,7 @@ BEGIN
                 AND ((l.classid::bigint << 32) | l.objid::bigint) = leader_lock;
     END IF;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'worker % is not the leader any more', worker USING ERRCODE = 'MR005';
+        RAISE EXCEPTION 'worker % is not the leader any more', worker USING ERRCODE = 'MR006';
     END IF;
 END
 $mr$;

@@ -94,7 +94,8 @@ static int lightest(const mr_fleet *fleet, const size_t *load, const char *name)
     return best;
 }
 
-/* One move from a fuller to an emptier member, when that brings their loads closer; false when none does. */
+/* One move from a fuller to an emptier member, when that brings their loads closer; false when none
+ * does. */
 static bool level_once(mr_fleet *fleet, size_t *load)
 {
     mr_duty *best = NULL;

@@ -108,10 +108,8 @@ static mr_code code_of(const char *sqlstate)
     static const struct {
         const char *state;
         mr_code code;
-    } own[] = {{"MR001", MR_E_CONFLICT},
-               {"MR002", MR_E_FENCED},
-               {"MR003", MR_E_FENCED},
-               {"MR004", MR_E_FENCED},   {"MR005", MR_E_FENCED},
+    } own[] = {{"MR001", MR_E_CONFLICT}, {"MR002", MR_E_FENCED}, {"MR003", MR_E_FENCED},
+               {"MR004", MR_E_FENCED},   {"MR005", MR_E_LOG},    {"MR006", MR_E_FENCED},
                {"57014", MR_E_TIMEOUT}};
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         if (strcmp(sqlstate, own[i].state) == 0)

@@ -1,7 +1,8 @@
 /* The worker's part in the fleet: registers, ticks, learns what it owns, leads when it is its turn.
  *
- * What must stay true: nothing here decides who may write. A batch is fenced by its checkpoint and assignment,
- * a leader's writes by require_leader(), both in the database; what this file believes may be old. */
+ * What must stay true: nothing here decides who may write. A batch is fenced by its checkpoint and
+ * assignment, a leader's writes by require_leader(), both in the database; what this file believes
+ * may be old. */
 #include "cluster/picture.h"
 #include "cluster/template.h"
 #include "runtime/worker.h"
@@ -46,8 +47,8 @@ mr_error *mr__control_init(mr_worker *w)
 {
     mr_control *c = &w->fleet;
     MR_TRY(render(&w->names, "register_worker",
-                  "($1::uuid, $2::text, $3::int4, $4::text, $5::text[], $6::int8, $7::interval)", "",
-                  &c->register_sql));
+                  "($1::uuid, $2::text, $3::int4, $4::text, $5::text[], $6::int8, $7::interval)",
+                  "", &c->register_sql));
     MR_TRY(render(&w->names, "control_tick",
                   "($1::uuid, $2::bool, $3::jsonb, $4::int8, $5::bool, $6::bool, $7::interval)",
                   "known, leader, array_to_json(owned)::text, picture::text FROM", &c->tick_sql));
@@ -63,7 +64,8 @@ mr_error *mr__control_init(mr_worker *w)
         return mr__error_nomem();
     uint64_t fleet = mr__hash_fnv1a64(identity.data, identity.length);
     int64_t key = mr__bag_number(&w->conf->bag, MR_OPT_LEADER_KEY);
-    (void)snprintf(c->leader_lock, sizeof(c->leader_lock), "%" PRId64, key >= 0 ? key : (int64_t)fleet);
+    (void)snprintf(c->leader_lock, sizeof(c->leader_lock), "%" PRId64,
+                   key >= 0 ? key : (int64_t)fleet);
     (void)snprintf(c->channel, sizeof(c->channel), "millrace_%016" PRIx64, fleet);
     MR_AUTO_BUF listen = {0};
     mr__buf_puts(&listen, "LISTEN ");
@@ -129,7 +131,8 @@ static void set_leader(mr_worker *w, bool leader, const char *why)
         return;
     c->leader = leader;
     mr__log(&w->logger, MR_INFO, leader ? "became leader" : "leadership lost",
-            "worker=%s" MR_SEP "by=%s" MR_SEP "why=%s", w->id, by_lease(w) ? "lease" : "advisory", why);
+            "worker=%s" MR_SEP "by=%s" MR_SEP "why=%s", w->id, by_lease(w) ? "lease" : "advisory",
+            why);
     mr__absent_free(&c->absent);
 }
 
@@ -159,7 +162,8 @@ static void add_move(mr_buf *names, mr_buf *owners, const mr_fleet *fleet, const
         names->failed = true;
         return;
     }
-    mr__buf_add(names, array + 1, strlen(array) - 2); /* the item with its quotes, without the braces */
+    mr__buf_add(names, array + 1,
+                strlen(array) - 2); /* the item with its quotes, without the braces */
     free(array);
     mr__buf_printf(owners, "%c%s", owners->length == 0 ? '{' : ',',
                    duty->wanted < 0 ? "NULL" : fleet->members[duty->wanted].id);
@@ -186,10 +190,10 @@ static size_t send_moves(mr_worker *w, const mr_fleet *fleet)
     mr__log(&w->logger, MR_INFO, "assignments change",
             "moves=%zu" MR_SEP "workers=%zu" MR_SEP "consumers=%zu", moves, fleet->member_count,
             fleet->duty_count);
-    mr_flight_statement assign = {
-        .sql = w->fleet.assign_sql,
-        .count = 5,
-        .values = {w->id, leader_lock(w), names.data, owners.data, by_lease(w) ? NULL : w->fleet.channel}};
+    mr_flight_statement assign = {.sql = w->fleet.assign_sql,
+                                  .count = 5,
+                                  .values = {w->id, leader_lock(w), names.data, owners.data,
+                                             by_lease(w) ? NULL : w->fleet.channel}};
     w->fleet.busy = true;
     mr__aconn_send(w->control, &assign, 1, on_led, w);
     return moves;
@@ -211,8 +215,8 @@ static void lead(mr_worker *w, const char *picture)
     char *stale = NULL;
     mr_error *error = mr__picture_read(picture, &w->fleet.absent, &fleet, &stale);
     if (error == NULL)
-        error = mr__assign(&fleet, (mr_assignment_strategy)mr__bag_number(&w->conf->bag,
-                                                                          MR_OPT_ASSIGNMENT));
+        error = mr__assign(
+            &fleet, (mr_assignment_strategy)mr__bag_number(&w->conf->bag, MR_OPT_ASSIGNMENT));
     if (error != NULL)
         mr__log(&w->logger, MR_ERROR, "rebalance failed", "error=%s", mr_error_message(error));
     else if (stale != NULL)
@@ -240,17 +244,19 @@ static char *make_info(const mr_worker *w)
             (void)json_object_set_new(one, "error", json_string(mr_error_message(p->last_error)));
         (void)json_object_set_new(consumers, p->name, one);
     }
-    json_t *info = json_pack("{s:b, s:I, s:i, s:I, s:I, s:I, s:o}", "leader", w->fleet.leader,
-                             "connections", (json_int_t)mr_worker_metric(w, "connections"), "running",
-                             w->running, "events", (json_int_t)mr_worker_metric(w, "events_handled"),
-                             "head", (json_int_t)mr__reader_head(w->reader), "gap",
-                             (json_int_t)mr__reader_gap(w->reader), "consumers", consumers);
+    json_t *info =
+        json_pack("{s:b, s:I, s:i, s:I, s:I, s:I, s:o}", "leader", w->fleet.leader, "connections",
+                  (json_int_t)mr_worker_metric(w, "connections"), "running", w->running, "events",
+                  (json_int_t)mr_worker_metric(w, "events_handled"), "head",
+                  (json_int_t)mr__reader_head(w->reader), "gap",
+                  (json_int_t)mr__reader_gap(w->reader), "consumers", consumers);
     char *text = json_dumps(info, JSON_COMPACT);
     json_decref(info);
     return text;
 }
 
-/* Another life: the old id is dead, its batches are over, the next registration is under a new one. */
+/* Another life: the old id is dead, its batches are over, the next registration is under a new one.
+ */
 static void begin_anew(mr_worker *w)
 {
     mr__uuid_v7(w->id);
@@ -272,7 +278,8 @@ void mr__control_quiet(mr_worker *w)
 static void lose_registration(mr_worker *w)
 {
     mr__log(&w->logger, MR_ERROR, "registration lost",
-            "worker=%s" MR_SEP "why=its row is gone or it was declared dead; its consumers stop and it "
+            "worker=%s" MR_SEP
+            "why=its row is gone or it was declared dead; its consumers stop and it "
             "registers under a new id",
             w->id);
     w->fleet.lost = true;
@@ -338,11 +345,11 @@ static void send_tick(mr_worker *w)
     char *info = c->beat_sent ? make_info(w) : NULL;
     char timeout[40];
     put_interval(timeout, mr__bag_number(&w->conf->bag, MR_OPT_HEARTBEAT_TIMEOUT));
-    mr_flight_statement tick = {
-        .sql = c->tick_sql,
-        .count = 7,
-        .values = {w->id, c->beat_sent ? "true" : "false", info, leader_lock(w),
-                   c->leader ? "true" : "false", w->life == MR_LIFE_RUNNING ? "true" : "false", timeout}};
+    mr_flight_statement tick = {.sql = c->tick_sql,
+                                .count = 7,
+                                .values = {w->id, c->beat_sent ? "true" : "false", info,
+                                           leader_lock(w), c->leader ? "true" : "false",
+                                           w->life == MR_LIFE_RUNNING ? "true" : "false", timeout}};
     c->busy = true;
     mr__aconn_send(w->control, &tick, 1, on_tick, w);
     free(info);
@@ -367,7 +374,8 @@ static void on_registered(void *user, PGresult **results, mr_error *error)
     w->fleet.busy = false;
     if (error != NULL) {
         if (mr_error_code(error) != MR_E_CANCELLED)
-            mr__log(&w->logger, MR_WARN, "registration failed", "error=%s", mr_error_message(error));
+            mr__log(&w->logger, MR_WARN, "registration failed", "error=%s",
+                    mr_error_message(error));
         mr_error_free(error);
         tick_in(w, 1000000);
         return;
@@ -404,8 +412,8 @@ static void send_register(mr_worker *w)
     mr_flight_statement flight[2] = {listen, enrol};
     w->fleet.busy = true;
     /* Without sessions there is nothing to listen on: looks alone must do. */
-    mr__aconn_send(w->control, by_lease(w) ? &flight[1] : flight, by_lease(w) ? 1 : 2, on_registered,
-                   w);
+    mr__aconn_send(w->control, by_lease(w) ? &flight[1] : flight, by_lease(w) ? 1 : 2,
+                   on_registered, w);
     free(consumers);
 }
 
@@ -432,7 +440,8 @@ bool mr__control_leave(mr_worker *w, bool for_good, mr_flight_fn callback)
         return false;
     mr_flight_statement leave = {.sql = w->fleet.leave_sql,
                                  .count = 4,
-                                 .values = {w->id, leader_lock(w), w->fleet.leader ? "true" : "false",
+                                 .values = {w->id, leader_lock(w),
+                                            w->fleet.leader ? "true" : "false",
                                             for_good ? "true" : "false"}};
     mr__aconn_send(w->control, &leave, 1, callback, w);
     set_leader(w, false, "stopping");
