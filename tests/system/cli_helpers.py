@@ -76,10 +76,13 @@ class Home:
         return pid
 
     def remove(self):
-        self.run("dev", "stop")
-        data = pathlib.Path(self.status()["data"])
-        if data.parent.name.startswith("millrace-"):
-            shutil.rmtree(data.parent, ignore_errors=True)
+        try:
+            self.run("dev", "stop")
+            data = pathlib.Path(self.status()["data"])
+            if data.parent.name.startswith("millrace-"):
+                shutil.rmtree(data.parent, ignore_errors=True)
+        except (OSError, AssertionError):
+            pass  # the program itself is broken or missing: the test has said so
         shutil.rmtree(self.path, ignore_errors=True)
 
 
