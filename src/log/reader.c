@@ -338,6 +338,20 @@ static bool check_primary(mr_reader *r, const PGresult *head)
     return false;
 }
 
+/* A consumer may stand beyond the head, put there by its start_from: nobody may wait for the log to
+ * grow up to it, so the tail goes back to the head. The rows at hand are not those after it: look
+ * again. */
+static bool ahead_of_log(mr_reader *r, int64_t head)
+{
+    if (r->ready || r->tail <= head)
+        return false;
+    r->tail = head;
+    if (r->horizon > head)
+        r->horizon = head;
+    r->again = true;
+    return true;
+}
+
 static mr_error *take_tail(mr_reader *r, PGresult **results, bool *moved, bool *more)
 {
     int64_t horizon = r->sent_horizon;
@@ -355,6 +369,8 @@ static mr_error *take_tail(mr_reader *r, PGresult **results, bool *moved, bool *
             /* The rows were read after the listing, so a proof that is complete holds for them. */
             horizon = r->horizon;
         }
+        if (ahead_of_log(r, mark))
+            return NULL;
     } else if (r->asked == ASK_STEP) {
         MR_TRY(feed_proof(r, results[0], false, 0));
         rows = &results[1];
@@ -363,6 +379,9 @@ static mr_error *take_tail(mr_reader *r, PGresult **results, bool *moved, bool *
         horizon = PQntuples(results[0]) > 0 ? strtoll(PQgetvalue(results[0], 0, 0), NULL, 10) : 0;
         proven(r, horizon);
         rows = &results[1];
+        r->head = horizon;
+        if (ahead_of_log(r, horizon))
+            return NULL;
     }
     count_rows(r, *rows);
     if (r->asked == ASK_PUBLISHED)
@@ -379,6 +398,7 @@ static void on_tail(void *user, PGresult **results, mr_error *error)
         look(r); /* the tail was raised meanwhile: these rows are not what follows it */
         return;
     }
+    int64_t horizon = r->horizon;
     if (error == NULL && !r->closing && r->following)
         error = take_tail(r, results, &moved, &more);
     if (error != NULL && mr_error_code(error) != MR_E_CONNECT &&
@@ -395,7 +415,8 @@ static void on_tail(void *user, PGresult **results, mr_error *error)
     r->ready = true;
     if (r->gap != 0)
         warn_gap(r);
-    if (moved || first) {
+    /* A proof lets those on who wait at a hole below the tail. */
+    if (moved || first || r->horizon > horizon) {
         r->telling = true;
         r->params.on_progress(r->params.user);
         r->telling = false;
@@ -482,6 +503,7 @@ static void on_side(void *user, PGresult **results, mr_error *error)
     side_read *s = user;
     mr_reader *r = s->reader;
     r->side[s->slot] = -1;
+    bool news = false;
     if (error == NULL && !r->closing && r->following) {
         int64_t *positions = NULL;
         size_t count = 0;
@@ -492,14 +514,19 @@ static void on_side(void *user, PGresult **results, mr_error *error)
             f = mr__frontier(s->from, s->horizon, positions, count, (int64_t)count >= s->limit);
         free(positions);
         /* Beyond the tail the tail's own windows serve; a hole above the horizon waits for the
-         * proof. */
+         * proof, which may have come while this read was under way. */
+        news = f.to > s->from || r->horizon > s->horizon;
         if (error == NULL && f.to > s->from) {
             PGresult *taken = results[0];
             results[0] = NULL;
             error = publish(r, taken, s->from, &f, now(r), true);
         }
     }
-    bool tell = error == NULL && !r->closing && r->following;
+    bool tell = error == NULL && news && !r->closing && r->following;
+    /* The server refused it: nobody else would ask again, so all starts anew after a while. */
+    if (error != NULL && mr_error_code(error) != MR_E_CONNECT &&
+        mr_error_code(error) != MR_E_CANCELLED)
+        mr__aconn_restart(r->conn, mr_error_message(error));
     mr_error_free(error);
     free(s);
     if (tell)

@@ -55,8 +55,11 @@ static void put_gaps_open(mr_buf *sql, const mr_names *names, const mr_log_shape
         " coalesce(left(a.query, 200), 'PREPARE TRANSACTION ' || quote_literal(p.gid)) AS query"
         " FROM hole h LEFT JOIN holder o ON true"
         " LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = o.pid"
-        " LEFT JOIN pg_catalog.pg_prepared_xacts p ON o.pid IS NULL"
-        " AND p.transaction::text = split_part(o.virtualtransaction, '/', 2)"
+        /* A prepared transaction keeps its backend's local number in its name; the lock on its own
+         * id tells which one it is. */
+        " LEFT JOIN pg_catalog.pg_locks t ON o.pid IS NULL AND t.pid IS NULL"
+        " AND t.locktype = 'transactionid' AND t.virtualtransaction = o.virtualtransaction"
+        " LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = t.transactionid"
         " ORDER BY h.gap_position, age_seconds DESC NULLS LAST");
 }
 

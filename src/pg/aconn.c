@@ -24,9 +24,8 @@ typedef struct flight {
     struct flight *next;
     mr_flight_statement statements[MR_FLIGHT_STATEMENTS];
     PGresult *results[MR_FLIGHT_STATEMENTS];
-    int count, sent, answered;
+    int count, sent, answered, synced;
     bool result_seen; /* of the statement being answered */
-    bool synced;
     mr_error *error;
     mr_flight_fn callback;
     void *user;
@@ -102,17 +101,20 @@ static flight *flight_copy(const mr_flight_statement *statements, int count)
     return f;
 }
 
+/* A sync after each statement makes each its own transaction, so each has its own snapshot. With
+ * one sync for all, a database that defaults to REPEATABLE READ would show later statements what
+ * the first one saw, and the proof that a hole is dead would hold for rows read before it. */
 static bool flight_transmit(mr_aconn *c, flight *f)
 {
     for (; f->sent < f->count; f->sent++) {
         mr_flight_statement *s = &f->statements[f->sent];
         if (PQsendQueryParams(c->conn, s->sql, s->count, NULL, s->values, NULL, NULL, s->binary) !=
-            1)
+                1 ||
+            PQpipelineSync(c->conn) != 1)
             return false;
     }
-    f->synced = PQpipelineSync(c->conn) == 1;
     c->flights++;
-    return f->synced;
+    return true;
 }
 
 /* ---- Polling ------------------------------------------------------------------------------- */
@@ -212,7 +214,7 @@ static void take_result(flight *f, PGconn *conn, PGresult *result)
 static bool take_one(mr_aconn *c)
 {
     flight *f = c->first;
-    if (f == NULL || !f->synced || PQisBusy(c->conn) != 0)
+    if (f == NULL || f->sent < f->count || PQisBusy(c->conn) != 0)
         return false;
     PGresult *result = PQgetResult(c->conn);
     if (result == NULL) {
@@ -224,7 +226,8 @@ static bool take_one(mr_aconn *c)
     }
     if (PQresultStatus(result) == PGRES_PIPELINE_SYNC) {
         PQclear(result);
-        flight_end(c);
+        if (++f->synced == f->count)
+            flight_end(c);
         return c->state == STATE_UP;
     }
     if (f->answered >= f->count) {

@@ -151,11 +151,14 @@ static bool flush_due(mr_place *p)
     mr_worker *w = p->worker;
     if (p->draft->target == p->saved)
         return false;
-    if (p->dirty_at == 0) {
+    if (p->dirty_at == 0)
         p->dirty_at = now(w);
-        (void)uv_timer_start(&p->timer, mr__dispatch_timer, FLUSH_AFTER / 1000, 0);
-    }
-    return now(w) - p->dirty_at >= FLUSH_AFTER || once_reached(w, p->draft->target);
+    int64_t left = p->dirty_at + FLUSH_AFTER - now(w);
+    if (left <= 0 || once_reached(w, p->draft->target))
+        return true;
+    /* Anew each time: the loop's clock lags behind ours, so a timer may come a little too early. */
+    (void)uv_timer_start(&p->timer, mr__dispatch_timer, (uint64_t)(left / 1000 + 1), 0);
+    return false;
 }
 
 static void step(mr_place *p)
