@@ -221,9 +221,21 @@ MR_API void mr_worker_stop(mr_worker *worker);
 /* Looks at the log now instead of at the next poll; for a program that has just appended. Any
  * thread. */
 MR_API void mr_worker_wake(mr_worker *worker);
-/* UUID of this worker as in worker_nodes. Any thread. */
+/* UUID of this worker as in worker_nodes. It changes when the fleet declared the worker dead and it
+ * had to register anew; read it from the thread that runs the loop. */
 MR_API const char *mr_worker_id(const mr_worker *worker);
 MR_API void mr_worker_free(mr_worker *worker); /* not while it runs */
+
+/* Adds a consumer while the worker runs: its handler and start are checked on a connection of this
+ * call's own, then the fleet hears of it. The worker owns the consumer from then on (also when this
+ * fails). Any thread. */
+MR_API mr_error *mr_worker_add_consumer(mr_worker *worker, mr_consumer *consumer) MR_MUST_CHECK;
+/* Stops running a consumer: its batch finishes, its checkpoint stays, other workers that know it
+ * may take it. Any thread. */
+MR_API mr_error *mr_worker_remove_consumer(mr_worker *worker, const char *name) MR_MUST_CHECK;
+/* How many consumers the worker can run; the first `room` names go to `names`, each yours:
+ * mr_free(). Any thread. */
+MR_API size_t mr_worker_consumers(mr_worker *worker, char **names, size_t room);
 
 /* To drive a worker from your own main loop instead of mr_worker_run(): start it, then poll the
  * descriptor for reading with the given timeout (milliseconds, -1 = none) and turn it each time

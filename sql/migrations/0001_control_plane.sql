@@ -17,7 +17,7 @@ ALTER TABLE {{worker_nodes}}
     ADD COLUMN IF NOT EXISTS consumers    text[]      NOT NULL DEFAULT '{}',
     ADD COLUMN IF NOT EXISTS queues       text[]      NOT NULL DEFAULT '{}',
     ADD COLUMN IF NOT EXISTS state        text        NOT NULL DEFAULT 'alive',
-    ADD COLUMN IF NOT EXISTS backend_pids integer[]   NOT NULL DEFAULT '{}',
+    ADD COLUMN IF NOT EXISTS session_lock bigint,
     ADD COLUMN IF NOT EXISTS info         jsonb;
 
 -- A batch never locks this row, so the leader never waits for a batch. Its foreign key takes KEY SHARE on the

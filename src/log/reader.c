@@ -15,9 +15,8 @@
 #include <string.h>
 
 enum {
-    POLL_BUSY = 5,   /* milliseconds between two looks while events arrive */
-    POLL_IDLE = 500, /* and when they have not for a while */
-    STEP_FIRST = 1,  /* milliseconds between two looks at who holds a hole open */
+    POLL_BUSY = 5,  /* milliseconds between two looks while events arrive */
+    STEP_FIRST = 1, /* milliseconds between two looks at who holds a hole open */
     STEP_MOST = 100,
     FIRST_LIMIT = 100,      /* rows of the first read, before row sizes are known */
     WINDOW_BYTES = 4 << 20, /* what a window should stay under */
@@ -36,7 +35,7 @@ struct mr_reader {
     uv_timer_t timer;
     bool closing, following, busy, again, ready, telling;
     ask asked;
-    int64_t sent_at, sent_horizon, limit;
+    int64_t sent_at, sent_horizon, sent_tail, limit;
     int64_t tail, horizon, head, lowest;
     bool waiting; /* a consumer stands at the tail */
     int64_t poll; /* milliseconds until the next look */
@@ -324,8 +323,8 @@ static void schedule_look(mr_reader *r, bool moved, bool more)
         return;
     }
     r->poll = moved ? POLL_BUSY : r->poll + r->poll / 2 + 1;
-    if (r->poll > POLL_IDLE)
-        r->poll = POLL_IDLE;
+    if (r->poll > r->params.idle / 1000)
+        r->poll = r->params.idle / 1000;
     int64_t fixed = r->params.interval < 0 ? r->poll : r->params.interval / 1000;
     look_in(r, blocked && fixed > POLL_BUSY * 4 ? POLL_BUSY * 4 : fixed);
 }
@@ -395,6 +394,10 @@ static void on_tail(void *user, PGresult **results, mr_error *error)
     mr_reader *r = user;
     r->busy = false;
     bool moved = false, more = false;
+    if (error == NULL && !r->closing && r->following && r->sent_tail != r->tail) {
+        look(r); /* the tail was raised meanwhile: these rows are not what follows it */
+        return;
+    }
     int64_t horizon = r->horizon;
     if (error == NULL && !r->closing && r->following)
         error = take_tail(r, results, &moved, &more);
@@ -460,6 +463,8 @@ static void look(mr_reader *r)
         r->again = true;
         return;
     }
+    if (r->ready && r->lowest < 0)
+        return; /* nobody needs anything */
     if (!make_room(r))
         return; /* mr__reader_places() looks again when a consumer has moved */
     (void)uv_timer_stop(&r->timer);
@@ -469,6 +474,7 @@ static void look(mr_reader *r)
     r->again = false;
     r->sent_at = now(r);
     r->sent_horizon = r->horizon;
+    r->sent_tail = r->tail;
     char from[24], limit[24];
     put_number(from, r->tail);
     put_number(limit, r->limit);
@@ -644,11 +650,27 @@ void mr__reader_places(mr_reader *r, int64_t lowest, bool waiting)
 {
     r->lowest = lowest;
     r->waiting = waiting;
+    if (lowest < 0) {
+        (void)uv_timer_stop(&r->timer);
+        mr__cache_clear(&r->cache);
+        return;
+    }
     bool idle = !r->telling && !r->busy && uv_is_active((uv_handle_t *)&r->timer) == 0;
     if (idle)
         look(r);
     else
         mr__cache_release(&r->cache, lowest);
+}
+
+void mr__reader_raise(mr_reader *r, int64_t position)
+{
+    if (position <= r->tail)
+        return;
+    r->tail = position;
+    r->gap = 0;
+    proven(r, by_evidence(r) ? 0 : position);
+    r->ready = false; /* a fresh look proves what lies between */
+    look(r);
 }
 
 void mr__reader_wake(mr_reader *r)

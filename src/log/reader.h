@@ -43,6 +43,7 @@ typedef struct mr_reader_params {
     size_t cache_size;
     mr_reader_counts *counts; /* borrowed */
     int64_t interval;         /* microseconds between two looks at the head; -1 = adaptive */
+    int64_t idle;             /* microseconds between two looks when nothing comes, if adaptive */
     /* The connection is there: call mr__reader_follow() once the consumers' places are known. */
     void (*on_up)(void *user);
     /* Windows came, the horizon moved, or a wanted stretch was read. */
@@ -67,9 +68,11 @@ mr_window *mr__reader_find(mr_reader *reader, int64_t position);
 /* Asks for the stretch after `position`, which lies below the tail; on_progress tells when to look.
  */
 void mr__reader_want(mr_reader *reader, int64_t position);
-/* Where consumers stand now: the lowest place still needed, and whether somebody waits at the tail.
- */
+/* Where consumers stand now: the lowest place still needed (-1: nobody needs anything, and the
+ * reader rests), and whether somebody waits at the tail. */
 void mr__reader_places(mr_reader *reader, int64_t lowest, bool waiting);
+/* A consumer stands beyond the tail: follow from there. */
+void mr__reader_raise(mr_reader *reader, int64_t position);
 /* Looks at the head now. */
 void mr__reader_wake(mr_reader *reader);
 

@@ -238,6 +238,16 @@ static bool take_one(mr_aconn *c)
     return true;
 }
 
+static void take_notifications(mr_aconn *c)
+{
+    PGnotify *n;
+    while (c->state == STATE_UP && (n = PQnotifies(c->conn)) != NULL) {
+        if (c->params.on_notify != NULL)
+            c->params.on_notify(c->params.user, n->relname, n->extra);
+        PQfreemem(n);
+    }
+}
+
 static void on_readable(mr_aconn *c)
 {
     if (PQconsumeInput(c->conn) == 0) {
@@ -247,6 +257,7 @@ static void on_readable(mr_aconn *c)
     int before = c->pending;
     while (take_one(c)) {
     }
+    take_notifications(c);
     if (c->state != STATE_UP)
         return;
     if (PQstatus(c->conn) != CONNECTION_OK) {

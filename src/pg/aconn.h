@@ -34,6 +34,8 @@ typedef struct mr_aconn_params {
     mr_logger *logger;
     int64_t timeout; /* microseconds a flight may take before the connection counts as dead */
     void (*on_state)(void *user, bool up);
+    /* A notification came; NULL drops them. Payloads are whatever somebody sent. */
+    void (*on_notify)(void *user, const char *channel, const char *payload);
     void *user;
 } mr_aconn_params;
 

@@ -21,10 +21,11 @@ void mr__conn_keywords(const mr_conn_params *params, const char *keys[MR_CONN_KE
         keys[n] = fixed[n][0];
         values[n] = fixed[n][1];
     }
-    keys[n] = "fallback_application_name";
-    values[n++] = params->application;
     keys[n] = "dbname";
     values[n++] = params->conninfo;
+    /* After the user's own: a worker is known by it to those who must end its sessions. */
+    keys[n] = "application_name";
+    values[n++] = params->application;
     keys[n] = NULL;
     values[n] = NULL;
 }
@@ -107,10 +108,8 @@ static mr_code code_of(const char *sqlstate)
     static const struct {
         const char *state;
         mr_code code;
-    } own[] = {{"MR001", MR_E_CONFLICT},
-               {"MR002", MR_E_FENCED},
-               {"MR003", MR_E_FENCED},
-               {"MR004", MR_E_FENCED},
+    } own[] = {{"MR001", MR_E_CONFLICT}, {"MR002", MR_E_FENCED}, {"MR003", MR_E_FENCED},
+               {"MR004", MR_E_FENCED},   {"MR005", MR_E_LOG},    {"MR006", MR_E_FENCED},
                {"57014", MR_E_TIMEOUT}};
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         if (strcmp(sqlstate, own[i].state) == 0)

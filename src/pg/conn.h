@@ -10,8 +10,8 @@ typedef struct mr_conn_params {
     const char *application; /* application_name */
 } mr_conn_params;
 
-/* Keywords and values for PQconnectStartParams and friends: keepalives, deadlines, application
- * name, which the user's own conninfo overrides. Arrays are static in size; `dbname` carries the
+/* Keywords and values for PQconnectStartParams and friends: keepalives and deadlines, which the
+ * user's own conninfo overrides, then that, then the application name. `dbname` carries the
  * conninfo. */
 enum { MR_CONN_KEYS = 12 };
 void mr__conn_keywords(const mr_conn_params *params, const char *keys[MR_CONN_KEYS],

@@ -28,7 +28,7 @@ static int64_t now(const mr_worker *w)
 
 static void set_state(mr_place *p, mr_place_state state, const char *why)
 {
-    static const char *const names[] = {"loading", "idle", "running", "resting", "paused"};
+    static const char *const names[] = {"away", "loading", "idle", "running", "resting", "paused"};
     if (p->state == state)
         return;
     mr__log(&p->worker->logger, MR_DEBUG, "consumer state",
@@ -193,20 +193,22 @@ static int64_t place_of(const mr_place *p)
  */
 static void after_steps(mr_worker *w)
 {
-    int64_t lowest = INT64_MAX;
-    bool waiting = false, all_done = w->once_target >= 0;
+    int64_t lowest = -1;
+    bool waiting = false, active = false, all_done = w->once_target >= 0;
     for (size_t i = 0; i < w->place_count; i++) {
-        mr_place *p = &w->places[i];
-        if (p->state == MR_PLACE_PAUSED)
+        mr_place *p = w->places[i];
+        all_done = all_done && once_reached(w, p->saved) &&
+                   (p->state == MR_PLACE_IDLE || p->state == MR_PLACE_AWAY);
+        if (p->state == MR_PLACE_PAUSED || p->state == MR_PLACE_AWAY)
             continue;
+        active = true;
         int64_t place = place_of(p);
-        if (place < lowest && p->state != MR_PLACE_RUNNING)
+        if (p->state != MR_PLACE_RUNNING && (lowest < 0 || place < lowest))
             lowest = place;
         waiting = waiting || (p->state == MR_PLACE_IDLE && place >= mr__reader_tail(w->reader));
-        all_done = all_done && p->state == MR_PLACE_IDLE && once_reached(w, p->saved);
     }
-    if (lowest == INT64_MAX)
-        lowest = 0; /* everybody runs or is paused: keep what is there */
+    if (lowest < 0 && active)
+        lowest = 0; /* everybody runs: keep what is there */
     if (w->life == MR_LIFE_RUNNING)
         mr__reader_places(w->reader, lowest, waiting);
     if (all_done && w->life == MR_LIFE_RUNNING)
@@ -221,7 +223,7 @@ void mr__dispatch_progress(mr_worker *w)
     if (once && w->once_target < 0)
         w->once_target = mr__reader_head(w->reader);
     for (size_t i = 0; i < w->place_count; i++)
-        step(&w->places[i]);
+        step(w->places[i]);
     after_steps(w);
 }
 
@@ -251,8 +253,10 @@ static void place_loaded(mr_place *p, int64_t position)
     drop_draft(p);
     p->saved = position;
     p->reload = false;
-    if (p->state == MR_PLACE_LOADING)
-        set_state(p, MR_PLACE_IDLE, "checkpoint read");
+    if (p->state != MR_PLACE_LOADING)
+        return;
+    set_state(p, MR_PLACE_IDLE, "checkpoint read");
+    mr__reader_raise(p->worker->reader, position);
 }
 
 static void pause_place(mr_place *p, mr_error *error)
@@ -261,6 +265,7 @@ static void pause_place(mr_place *p, mr_error *error)
     p->last_error = error;
     drop_draft(p);
     set_state(p, MR_PLACE_PAUSED, "failures");
+    mr__control_tell(p->worker);
     mr__log(&p->worker->logger, MR_ERROR, "consumer paused",
             "consumer=%s" MR_SEP "error=%s" MR_SEP "failures=%d" MR_SEP
             "hint=mend the cause, then restart the worker",
@@ -273,14 +278,15 @@ static void pause_place(mr_place *p, mr_error *error)
 static void take_checkpoints(mr_worker *w, const PGresult *rows)
 {
     for (size_t i = 0; i < w->place_count; i++) {
-        mr_place *p = &w->places[i];
+        mr_place *p = w->places[i];
         bool found = false;
         for (int row = 0; row < PQntuples(rows) && !found; row++) {
             found = strcmp(PQgetvalue(rows, row, 0), p->name) == 0;
             if (found)
                 place_loaded(p, strtoll(PQgetvalue(rows, row, 1), NULL, 10));
         }
-        if (!found && p->state != MR_PLACE_RUNNING && p->state != MR_PLACE_PAUSED)
+        if (!found && p->state != MR_PLACE_RUNNING && p->state != MR_PLACE_PAUSED &&
+            p->state != MR_PLACE_AWAY)
             pause_place(p,
                         mr__error(MR_E_STATE, "its row in consumer_checkpoints is gone; a restart "
                                               "makes a new one at start_from"));
@@ -298,7 +304,7 @@ static void on_checkpoints(mr_worker *w, PGresult **results, mr_error *error, bo
                 mr_error_message(error));
         mr_error_free(error);
         for (size_t i = 0; i < w->place_count; i++) {
-            mr_place *p = &w->places[i];
+            mr_place *p = w->places[i];
             if (p->state == MR_PLACE_LOADING && !follow) {
                 p->reload = true;
                 rest(p, backoff(TROUBLE_FIRST, TROUBLE_MOST, ++p->troubles), "reload failed");
@@ -312,8 +318,8 @@ static void on_checkpoints(mr_worker *w, PGresult **results, mr_error *error, bo
     if (follow) {
         int64_t tail = 0;
         for (size_t i = 0; i < w->place_count; i++)
-            if (w->places[i].saved > tail && w->places[i].state != MR_PLACE_PAUSED)
-                tail = w->places[i].saved;
+            if (w->places[i]->saved > tail && w->places[i]->owned)
+                tail = w->places[i]->saved;
         mr__reader_follow(w->reader, tail);
         return;
     }
@@ -332,14 +338,7 @@ static void on_checkpoints_some(void *user, PGresult **results, mr_error *error)
 
 static void load_some(mr_worker *w, mr_aconn *conn, bool follow)
 {
-    char **names = calloc(w->place_count + 1, sizeof(*names));
-    char *array = NULL;
-    if (names != NULL) {
-        for (size_t i = 0; i < w->place_count; i++)
-            names[i] = (char *)(uintptr_t)w->places[i].name;
-        array = mr__filter_array(names, w->place_count);
-    }
-    free(names);
+    char *array = mr__worker_names(w);
     if (array == NULL) {
         mr__worker_fail(w, mr__error_nomem());
         return;
@@ -352,7 +351,7 @@ static void load_some(mr_worker *w, mr_aconn *conn, bool follow)
 void mr__dispatch_load(mr_worker *w)
 {
     for (size_t i = 0; i < w->place_count; i++) {
-        mr_place *p = &w->places[i];
+        mr_place *p = w->places[i];
         drop_draft(p);
         if (p->state == MR_PLACE_IDLE)
             set_state(p, MR_PLACE_LOADING, "reconnected");
@@ -435,6 +434,119 @@ static void batch_committed(mr_place *p, const mr_batch *batch)
         set_state(p, MR_PLACE_IDLE, "committed");
 }
 
+/* ---- Ownership ----------------------------------------------------------------------------- */
+
+static void on_place_closed(uv_handle_t *handle)
+{
+    mr__place_free(handle->data);
+}
+
+/* Out of the list; its memory goes with its timer. */
+static void forget_place(mr_place *p)
+{
+    mr_worker *w = p->worker;
+    (void)pthread_mutex_lock(&w->changes_lock);
+    size_t i = 0;
+    while (w->places[i] != p)
+        i++;
+    w->place_count--;
+    memmove(&w->places[i], &w->places[i + 1], (w->place_count - i) * sizeof(*w->places));
+    (void)pthread_mutex_unlock(&w->changes_lock);
+    uv_close((uv_handle_t *)&p->timer, on_place_closed);
+}
+
+static void let_go(mr_place *p)
+{
+    if (p->state == MR_PLACE_RUNNING)
+        return; /* its batch finishes or is fenced off, then this is called again */
+    drop_draft(p);
+    (void)uv_timer_stop(&p->timer);
+    set_state(p, MR_PLACE_AWAY, "not ours");
+    p->failures = 0;
+    p->troubles = 0;
+    if (p->removed)
+        forget_place(p);
+}
+
+static bool listed(const json_t *owned, const char *name)
+{
+    size_t i;
+    json_t *item;
+    json_array_foreach(owned, i, item)
+    {
+        const char *text = json_string_value(item);
+        if (text != NULL && strcmp(text, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+void mr__dispatch_own(mr_worker *w, const json_t *owned)
+{
+    bool gained = false, lost = false;
+    for (size_t i = w->place_count; i-- > 0;) {
+        mr_place *p = w->places[i];
+        bool ours = !p->removed && listed(owned, p->name);
+        if (ours == p->owned)
+            continue;
+        p->owned = ours;
+        mr__log(&w->logger, MR_INFO, ours ? "consumer taken" : "ownership lost", "consumer=%s",
+                p->name);
+        if (!ours) {
+            lost = true;
+            let_go(p);
+        } else if (p->state == MR_PLACE_AWAY) {
+            gained = true;
+            set_state(p, MR_PLACE_LOADING, "assigned");
+        }
+    }
+    bool once = w->once_target >= 0;
+    /* While the reader is down its coming up loads everything. */
+    if ((gained || once) && mr__aconn_up(w->control))
+        load_some(w, w->control, false);
+    if (lost && w->life == MR_LIFE_RUNNING)
+        after_steps(w);
+}
+
+void mr__dispatch_add(mr_worker *w, mr_place *place)
+{
+    mr_place **grown = NULL;
+    if (w->life == MR_LIFE_RUNNING) {
+        (void)pthread_mutex_lock(&w->changes_lock);
+        grown = realloc(w->places, (w->place_count + 1) * sizeof(*grown));
+        if (grown != NULL) {
+            w->places = grown;
+            w->places[w->place_count++] = place;
+        }
+        (void)pthread_mutex_unlock(&w->changes_lock);
+    }
+    if (grown == NULL) {
+        mr__place_free(place);
+        return;
+    }
+    (void)uv_timer_init(&w->loop, &place->timer);
+    place->timer.data = place;
+    w->fleet.registered = w->fleet.registered > 1 ? 1 : w->fleet.registered;
+    mr__log(&w->logger, MR_INFO, "consumer added", "consumer=%s", place->name);
+    mr__control_look(w);
+}
+
+void mr__dispatch_remove(mr_worker *w, const char *name)
+{
+    for (size_t i = 0; i < w->place_count; i++) {
+        mr_place *p = w->places[i];
+        if (p->removed || strcmp(p->name, name) != 0)
+            continue;
+        mr__log(&w->logger, MR_INFO, "consumer removed", "consumer=%s", name);
+        p->removed = true;
+        p->owned = false;
+        let_go(p);
+        w->fleet.registered = w->fleet.registered > 1 ? 1 : w->fleet.registered;
+        mr__control_look(w);
+        return;
+    }
+}
+
 void mr__dispatch_done(mr_worker *w)
 {
     mr_batch *batch = mr__executors_done(w->executors);
@@ -450,11 +562,15 @@ void mr__dispatch_done(mr_worker *w)
             batch_failed(p, batch);
         mr__batch_free(batch);
         batch = next;
-        if (w->life == MR_LIFE_RUNNING)
+        if (!p->owned)
+            let_go(p);
+        else if (w->life == MR_LIFE_RUNNING)
             step(p);
     }
     if (any && w->life == MR_LIFE_RUNNING)
         after_steps(w);
+    if (any)
+        mr__control_quiet(w);
     if (any && w->life == MR_LIFE_STOPPING)
         mr__worker_settle_stop(w);
 }

@@ -15,6 +15,7 @@ struct mr_executors {
     pthread_cond_t work;
     queue todo, done;
     bool ending;
+    atomic_int renewals; /* raised to make every thread reconnect */
     pthread_t *threads;
     int started;
 };
@@ -79,10 +80,12 @@ static void close_session(mr_executors *e, mr_session **session)
     atomic_fetch_sub(e->params.connections, 1);
 }
 
-static mr_error *want_session(mr_executors *e, mr_session **session)
+static mr_error *want_session(mr_executors *e, mr_session **session, int *renewal)
 {
-    if (*session != NULL && !mr__session_usable(*session))
+    int renewals = atomic_load(&e->renewals);
+    if (*session != NULL && (!mr__session_usable(*session) || *renewal != renewals))
         close_session(e, session);
+    *renewal = renewals;
     if (*session != NULL)
         return NULL;
     MR_TRY(mr__session_open(&e->params.session, session));
@@ -95,6 +98,7 @@ static void *run(void *argument)
     mr_executors *e = argument;
     mr_session *session = NULL;
     bool idle = false;
+    int renewal = 0;
     for (;;) {
         mr_batch *batch = next_batch(e, session != NULL, &idle);
         if (batch == NULL && !idle)
@@ -103,7 +107,7 @@ static void *run(void *argument)
             close_session(e, &session);
             continue;
         }
-        batch->error = want_session(e, &session);
+        batch->error = want_session(e, &session, &renewal);
         if (batch->error == NULL)
             mr__batch_run(batch, session);
         finish(e, batch);
@@ -155,6 +159,11 @@ mr_batch *mr__executors_done(mr_executors *e)
     e->done = (queue){0};
     (void)pthread_mutex_unlock(&e->lock);
     return first;
+}
+
+void mr__executors_renew(mr_executors *e)
+{
+    atomic_fetch_add(&e->renewals, 1);
 }
 
 static void free_all(mr_batch *batch)

@@ -24,6 +24,8 @@ mr_error *mr__executors_new(const mr_executors_params *params, mr_executors **ou
 void mr__executors_submit(mr_executors *executors, mr_batch *batch);
 /* Batches that are finished since the last call, oldest first, linked by `next`. */
 mr_batch *mr__executors_done(mr_executors *executors);
+/* Every thread opens its connection anew before its next batch. No batch may be under way. */
+void mr__executors_renew(mr_executors *executors);
 /* Waits for the threads to end; batches not begun are freed. */
 void mr__executors_free(mr_executors *executors);
 

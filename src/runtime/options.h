@@ -46,6 +46,29 @@ typedef enum mr_type {
       "growing to 500ms when idle: quicker when it matters, fewer queries when not")               \
     X(HEARTBEAT_INTERVAL, "worker", "heartbeat_interval", DURATION, "5s", "", "", 10000, 0,        \
       "how often the worker stamps its row in worker_nodes")                                       \
+    X(HEARTBEAT_TIMEOUT, "worker", "heartbeat_timeout", DURATION, "30s", "", "", 100000, 0,        \
+      "a worker silent for this long is dead; also the length of a leader's lease")                \
+    X(REBALANCE_INTERVAL, "worker", "rebalance_interval", DURATION, "500ms", "5s", "", 10000, 0,   \
+      "how often the leader looks at the fleet; others look half as often. Shorter because a "     \
+      "killed worker is seen at once and a look is one statement")                                 \
+    X(LEADER_STRATEGY, "worker", "leader_strategy", CHOICE, "advisory", "", "advisory,lease", 0,   \
+      0,                                                                                           \
+      "how the leader is chosen: advisory = a session lock; lease = a row, for transaction "       \
+      "poolers")                                                                                   \
+    X(LEADER_KEY, "worker", "leader_key", INT, "auto", "7237492748123847", "auto", 0, 0,           \
+      "key of the leader's advisory lock; auto = derived from the tables' names, so that two "     \
+      "fleets in one database do not meet")                                                        \
+    X(ASSIGNMENT, "worker", "assignment_strategy", CHOICE, "round_robin", "",                      \
+      "round_robin,sticky", 0, 0,                                                                  \
+      "how consumers are spread: round_robin = sorted names over sorted workers; sticky = the "    \
+      "fewest moves")                                                                              \
+    X(DISPATCHER, "worker", "dispatcher_strategy", CHOICE, "poll", "", "poll,notify", 0, 0,        \
+      "how new events are noticed: poll = look at the head; notify = LISTEN, and look every "      \
+      "second all the same")                                                                       \
+    X(NOTIFY_CHANNEL, "worker", "notify_channel", NAME, "worker_events", "", "", 0, 0,             \
+      "notify: the channel, case and all; payloads are hints only")                                \
+    X(NOTIFY_CONNECTION, "worker", "notify_connection_string", TEXT, "", "", "", 0, 0,             \
+      "notify: a connection of its own for LISTEN, past a transaction pooler")                     \
     X(GAP_STRATEGY, "worker", "gap_strategy", CHOICE, "settled", "harbor",                         \
       "settled,harbor,timeout,snapshot,published,single_writer", 0, 0,                             \
       "how a missing position is decided (docs/gaps.md); settled proves it and loses nothing")     \

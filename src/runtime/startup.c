@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static mr_error *take_text(mr_buf *sql, char **out)
 {
@@ -28,28 +27,23 @@ mr_error *mr__worker_statements(mr_worker *w)
     mr__qname_quote(&checkpoints, &w->names.table[MR_TABLE_CHECKPOINTS]);
     mr__buf_puts(&checkpoints, " WHERE consumer_name = ANY($1::text[])");
     MR_TRY(take_text(&checkpoints, &w->checkpoints_sql));
-    MR_AUTO_BUF heartbeat = {0};
-    mr__buf_puts(&heartbeat, "UPDATE ");
-    mr__qname_quote(&heartbeat, &w->names.table[MR_TABLE_WORKER_NODES]);
-    mr__buf_puts(&heartbeat,
-                 " SET heartbeat_at = pg_catalog.clock_timestamp(),"
-                 " updated_at = pg_catalog.clock_timestamp() WHERE worker_id = $1::uuid");
-    MR_TRY(take_text(&heartbeat, &w->heartbeat_sql));
-    MR_AUTO_BUF leave = {0};
-    mr__buf_puts(&leave, "DELETE FROM ");
-    mr__qname_quote(&leave, &w->names.table[MR_TABLE_WORKER_NODES]);
-    mr__buf_puts(&leave, " WHERE worker_id = $1::uuid");
-    MR_TRY(take_text(&leave, &w->leave_sql));
     MR_AUTO_BUF published = {0};
     mr__buf_puts(&published, "SELECT max(position) FROM ");
     mr__qname_quote(&published, &w->names.table[MR_TABLE_PUBLISHED]);
-    return take_text(&published, &w->published_sql);
+    MR_TRY(take_text(&published, &w->published_sql));
+    if (mr__bag_number(&w->conf->bag, MR_OPT_DISPATCHER) != 1)
+        return NULL;
+    MR_AUTO_BUF notify = {0};
+    mr__buf_puts(&notify, "LISTEN ");
+    mr__ident_quote(&notify, mr__bag_text(&w->conf->bag, MR_OPT_NOTIFY_CHANNEL));
+    return take_text(&notify, &w->notify_sql);
 }
 
 /* ---- Checks -------------------------------------------------------------------------------- */
 
-static mr_error *make_handler(mr_worker *w, mr_place *place, const mr_consumer *c)
+static mr_error *make_handler(mr_worker *w, mr_place *place)
 {
+    const mr_consumer *c = place->spec;
     mr__handler_free(place->handler);
     place->handler = NULL;
     if (c->on_event != NULL)
@@ -63,16 +57,12 @@ static mr_error *make_handler(mr_worker *w, mr_place *place, const mr_consumer *
                                  &place->filter, &place->handler);
 }
 
-static mr_error *check_handlers(mr_worker *w, PGconn *conn)
+mr_error *mr__worker_prepare_place(mr_worker *w, PGconn *conn, mr_place *place)
 {
-    for (size_t i = 0; i < w->place_count; i++) {
-        mr_place *place = &w->places[i];
-        mr_error *error = make_handler(w, place, w->conf->consumers[i]);
-        if (error == NULL && place->handler->check != NULL)
-            error = place->handler->check(place->handler, conn);
-        MR_TRY(mr__error_prefix(error, "consumer '%s'", place->name));
-    }
-    return NULL;
+    mr_error *error = make_handler(w, place);
+    if (error == NULL && place->handler->check != NULL)
+        error = place->handler->check(place->handler, conn);
+    return mr__error_prefix(error, "consumer '%s'", place->name);
 }
 
 /* The rights that would otherwise fail in the middle of the first batch. */
@@ -83,7 +73,8 @@ static mr_error *check_rights(mr_worker *w, PGconn *conn)
         const char *rights;
     } needed[] = {{MR_TABLE_CHECKPOINTS, "SELECT,INSERT,UPDATE"},
                   {MR_TABLE_GAP_SKIPS, "INSERT"},
-                  {MR_TABLE_ASSIGNMENTS, "SELECT"},
+                  {MR_TABLE_ASSIGNMENTS, "SELECT,INSERT,UPDATE"},
+                  {MR_TABLE_LEADER, "SELECT,INSERT,UPDATE"},
                   {MR_TABLE_WORKER_NODES, "SELECT,INSERT,UPDATE,DELETE"}};
     for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
         MR_AUTO_BUF name = {0};
@@ -113,7 +104,9 @@ mr_error *mr__worker_prepare(mr_worker *w, PGconn *conn)
     MR_TRY(mr__log_shape_check(conn, &w->shape, strategy == MR_GAP_SETTLED));
     MR_TRY(mr__schema_require(conn, &schema));
     MR_TRY(check_rights(w, conn));
-    return check_handlers(w, conn);
+    for (size_t i = 0; i < w->place_count; i++)
+        MR_TRY(mr__worker_prepare_place(w, conn, w->places[i]));
+    return NULL;
 }
 
 /* ---- Enrolment ----------------------------------------------------------------------------- */
@@ -164,9 +157,8 @@ static mr_error *start_position(mr_worker *w, PGconn *conn, const char *from, in
     return mr_log_latest(conn, &log, position);
 }
 
-static mr_error *make_checkpoint(mr_worker *w, PGconn *conn, size_t index)
+mr_error *mr__worker_enrol_place(mr_worker *w, PGconn *conn, mr_place *place)
 {
-    mr_place *place = &w->places[index];
     MR_AUTO_BUF table = {0};
     mr__qname_quote(&table, &w->names.table[MR_TABLE_CHECKPOINTS]);
     MR_AUTO_BUF find = {0};
@@ -176,7 +168,7 @@ static mr_error *make_checkpoint(mr_worker *w, PGconn *conn, size_t index)
     if (PQntuples(rows) > 0)
         return NULL;
     int64_t position = 0;
-    const char *from = mr__bag_text(&w->conf->consumers[index]->bag, MR_OPT_C_START_FROM);
+    const char *from = mr__bag_text(&place->spec->bag, MR_OPT_C_START_FROM);
     MR_TRY(
         mr__error_prefix(start_position(w, conn, from, &position), "consumer '%s'", place->name));
     char text[24];
@@ -194,34 +186,9 @@ static mr_error *make_checkpoint(mr_worker *w, PGconn *conn, size_t index)
     return NULL;
 }
 
-static mr_error *register_worker(mr_worker *w, PGconn *conn)
-{
-    char host[256] = "", pid[16];
-    (void)gethostname(host, sizeof(host) - 1);
-    (void)snprintf(pid, sizeof(pid), "%d", (int)getpid());
-    char **names = calloc(w->place_count + 1, sizeof(*names));
-    if (names == NULL)
-        return mr__error_nomem();
-    for (size_t i = 0; i < w->place_count; i++)
-        names[i] = (char *)(uintptr_t)w->places[i].name;
-    char *consumers = mr__filter_array(names, w->place_count);
-    free(names);
-    if (consumers == NULL)
-        return mr__error_nomem();
-    MR_AUTO_BUF sql = {0};
-    mr__buf_puts(&sql, "INSERT INTO ");
-    mr__qname_quote(&sql, &w->names.table[MR_TABLE_WORKER_NODES]);
-    mr__buf_puts(&sql, " (worker_id, host, pid, version, consumers)"
-                       " VALUES ($1::uuid, $2, $3::int4, $4, $5::text[])");
-    const char *values[] = {w->id, host, pid, MR_VERSION, consumers};
-    mr_error *error = mr__pg_query(conn, NULL, mr__buf_text(&sql), 5, values);
-    free(consumers);
-    return error;
-}
-
 mr_error *mr__worker_enrol(mr_worker *w, PGconn *conn)
 {
     for (size_t i = 0; i < w->place_count; i++)
-        MR_TRY(make_checkpoint(w, conn, i));
-    return register_worker(w, conn);
+        MR_TRY(mr__worker_enrol_place(w, conn, w->places[i]));
+    return NULL;
 }

@@ -29,17 +29,8 @@ static mr_error *make_places(mr_worker *w)
     if (w->places == NULL)
         return mr__error_nomem();
     for (size_t i = 0; i < conf->consumer_count; i++) {
-        const mr_consumer *c = conf->consumers[i];
-        mr_place *p = &w->places[w->place_count++];
-        p->worker = w;
-        p->name = mr__bag_text(&c->bag, MR_OPT_C_NAME);
-        p->batch_size = mr__conf_number(conf, c, MR_OPT_C_BATCH_SIZE, MR_OPT_BATCH_SIZE);
-        p->batch_pause = mr__conf_number(conf, c, MR_OPT_C_BATCH_PAUSE, MR_OPT_BATCH_PAUSE);
-        p->batch_timeout = mr__conf_number(conf, c, MR_OPT_C_BATCH_TIMEOUT, MR_OPT_BATCH_TIMEOUT);
-        p->max_failures = mr__conf_number(conf, c, MR_OPT_C_MAX_FAILURES, MR_OPT_MAX_FAILURES);
-        p->fatal = mr__conf_number(conf, c, MR_OPT_C_ON_FAILURE, MR_OPT_ON_FAILURE) == 1;
-        MR_TRY(mr__filter_init(&p->filter, mr__bag_text(&c->bag, MR_OPT_C_AGGREGATE_TYPES),
-                               mr__bag_text(&c->bag, MR_OPT_C_EVENT_TYPES)));
+        MR_TRY(mr__place_new(w, conf->consumers[i], &w->places[i]));
+        w->place_count++;
     }
     return NULL;
 }
@@ -51,6 +42,7 @@ static mr_error *fill(mr_worker *w)
     MR_TRY(mr__conf_names(w->conf, &w->names));
     MR_TRY(mr__conf_log_spec(w->conf, &w->log_spec));
     MR_TRY(mr__worker_statements(w));
+    MR_TRY(mr__control_init(w));
     return make_places(w);
 }
 
@@ -62,6 +54,7 @@ mr_error *mr_worker_new(mr_conf *conf, mr_worker **out)
     w->conf = conf;
     w->clock = &mr__clock_system;
     w->once_target = -1;
+    (void)pthread_mutex_init(&w->changes_lock, NULL);
     atomic_init(&w->stops, 0);
     atomic_init(&w->woken, false);
     atomic_init(&w->cancelled, false);
@@ -91,18 +84,22 @@ void mr_worker_free(mr_worker *w)
         mr_worker_stop(w);
         mr_error_free(mr_worker_run(w));
     }
-    for (size_t i = 0; i < w->place_count; i++) {
-        mr__filter_free(&w->places[i].filter);
-        mr__handler_free(w->places[i].handler);
-        mr__batch_free(w->places[i].draft);
-        mr_error_free(w->places[i].last_error);
-    }
+    for (size_t i = 0; i < w->place_count; i++)
+        mr__place_free(w->places[i]);
     free(w->places);
+    while (w->changes != NULL) {
+        mr_change *change = w->changes;
+        w->changes = change->next;
+        mr__place_free(change->add);
+        free(change->remove);
+        free(change);
+    }
+    (void)pthread_mutex_destroy(&w->changes_lock);
+    mr__control_free(w);
     mr__batch_sql_free(&w->batch_sql);
     free(w->checkpoints_sql);
-    free(w->heartbeat_sql);
-    free(w->leave_sql);
     free(w->published_sql);
+    free(w->notify_sql);
     mr_error_free(w->fatal);
     mr__logger_destroy(&w->logger);
     mr_conf_free(w->conf);
@@ -125,8 +122,9 @@ static void close_everything(mr_worker *w)
     w->executors = NULL;
     mr__reader_close(w->reader);
     mr__aconn_close(w->control);
+    mr__aconn_close(w->listener);
     for (size_t i = 0; i < w->place_count; i++)
-        uv_close((uv_handle_t *)&w->places[i].timer, NULL);
+        uv_close((uv_handle_t *)&w->places[i]->timer, NULL);
     uv_close((uv_handle_t *)&w->heartbeat, NULL);
     uv_close((uv_handle_t *)&w->shutdown, NULL);
     uv_close((uv_handle_t *)&w->signal, NULL);
@@ -137,12 +135,8 @@ void mr__worker_settle_stop(mr_worker *w)
     if (w->life != MR_LIFE_STOPPING || !mr__dispatch_quiet(w))
         return;
     set_life(w, MR_LIFE_LEAVING);
-    if (!mr__aconn_up(w->control)) {
+    if (!mr__control_leave(w, true, on_left))
         close_everything(w);
-        return;
-    }
-    mr_flight_statement leave = {.sql = w->leave_sql, .count = 1, .values = {w->id}};
-    mr__aconn_send(w->control, &leave, 1, on_left, w);
 }
 
 static void on_left(void *user, PGresult **results, mr_error *error)
@@ -169,6 +163,13 @@ static void on_shutdown_timer(uv_timer_t *timer)
     atomic_store(&w->cancelled, true);
 }
 
+static void on_draining(void *user, PGresult **results, mr_error *error)
+{
+    (void)user;
+    (void)results;
+    mr_error_free(error); /* leaving says it again */
+}
+
 void mr__worker_stop_begin(mr_worker *w, const char *why)
 {
     if (w->life != MR_LIFE_RUNNING)
@@ -176,8 +177,9 @@ void mr__worker_stop_begin(mr_worker *w, const char *why)
     mr__log(&w->logger, MR_INFO, "worker stopping", "reason=%s" MR_SEP "running=%d", why,
             w->running);
     set_life(w, MR_LIFE_STOPPING);
+    /* First of all others may take over what is not running here; then the rest drains. */
+    (void)mr__control_leave(w, false, on_draining);
     int64_t patience = mr__bag_number(&w->conf->bag, MR_OPT_SHUTDOWN_TIMEOUT);
-    (void)uv_timer_stop(&w->heartbeat);
     (void)uv_timer_start(&w->shutdown, on_shutdown_timer, (uint64_t)(patience / 1000), 5000);
     mr__worker_settle_stop(w);
 }
@@ -215,6 +217,8 @@ static void on_signal(uv_async_t *async)
     if (w->life == MR_LIFE_CLOSING)
         return;
     int stops = atomic_load(&w->stops);
+    if (w->life == MR_LIFE_RUNNING)
+        mr__place_apply_changes(w);
     if (stops > 0)
         mr__worker_stop_begin(w, "asked to");
     if (stops > 1)
@@ -231,24 +235,38 @@ static void notify_done(void *user)
     (void)uv_async_send(&w->signal);
 }
 
-static void on_beat(void *user, PGresult **results, mr_error *error)
+static void on_listening(void *user, PGresult **results, mr_error *error)
 {
+    (void)results;
     mr_worker *w = user;
-    if (error != NULL)
-        mr__log(&w->logger, MR_WARN, "heartbeat failed", "error=%s", mr_error_message(error));
-    else if (strcmp(PQcmdTuples(results[0]), "0") == 0)
-        mr__log(&w->logger, MR_WARN, "registration missing", "worker=%s", w->id);
+    if (error != NULL && mr_error_code(error) != MR_E_CANCELLED)
+        mr__log(&w->logger, MR_WARN, "LISTEN failed; looking at the head is left", "error=%s",
+                mr_error_message(error));
+    else if (error == NULL && w->life == MR_LIFE_RUNNING)
+        mr__reader_wake(w->reader); /* what was notified before we listened */
     mr_error_free(error);
 }
 
-static void on_heartbeat(uv_timer_t *timer)
+static void listen_on(mr_worker *w, mr_aconn *conn)
 {
-    mr_worker *w = timer->data;
-    /* One at a time: beats must not pile up behind a slow server. */
-    if (!mr__aconn_up(w->control) || mr__aconn_pending(w->control) > 0)
+    if (w->notify_sql == NULL)
         return;
-    mr_flight_statement beat = {.sql = w->heartbeat_sql, .count = 1, .values = {w->id}};
-    mr__aconn_send(w->control, &beat, 1, on_beat, w);
+    mr_flight_statement listen = {.sql = w->notify_sql};
+    mr__aconn_send(conn, &listen, 1, on_listening, w);
+}
+
+/* A notification is a hint: which channel it came on is all that counts. */
+static void on_notify(void *user, const char *channel, const char *payload)
+{
+    (void)payload;
+    mr_worker *w = user;
+    if (w->life != MR_LIFE_RUNNING)
+        return;
+    if (strcmp(channel, w->fleet.channel) == 0)
+        mr__control_look(w);
+    if (w->notify_sql != NULL &&
+        strcmp(channel, mr__bag_text(&w->conf->bag, MR_OPT_NOTIFY_CHANNEL)) == 0)
+        mr__reader_wake(w->reader);
 }
 
 static void on_control_state(void *user, bool up)
@@ -257,6 +275,16 @@ static void on_control_state(void *user, bool up)
     mr__count(w, MR_METRIC_CONNECTIONS, up ? 1 : -1);
     if (up && mr__aconn_connects(w->control) > 1)
         mr__count(w, MR_METRIC_RECONNECTS, 1);
+    mr__control_state(w, up);
+    if (up && w->listener == NULL)
+        listen_on(w, w->control);
+}
+
+static void on_listener_state(void *user, bool up)
+{
+    mr_worker *w = user;
+    if (up)
+        listen_on(w, w->listener);
 }
 
 static void on_reader_up(void *user)
@@ -282,7 +310,7 @@ static void on_reader_stuck(void *user, mr_error *error)
 static bool wants_rows(const mr_worker *w)
 {
     for (size_t i = 0; i < w->place_count; i++)
-        if (w->places[i].handler->wants_rows)
+        if (w->places[i]->handler->wants_rows)
             return true;
     return false;
 }
@@ -290,6 +318,7 @@ static bool wants_rows(const mr_worker *w)
 static mr_error *make_reader(mr_worker *w, const mr_conn_params *conn)
 {
     const mr_bag *bag = &w->conf->bag;
+    w->light = !wants_rows(w);
     mr_reader_params params = {
         .loop = &w->loop,
         .logger = &w->logger,
@@ -303,12 +332,13 @@ static mr_error *make_reader(mr_worker *w, const mr_conn_params *conn)
                 .max_wait = mr__bag_number(bag, MR_OPT_MAX_GAP_WAIT),
                 .skip = mr__bag_number(bag, MR_OPT_GAP_ACTION) == 1},
         .published_sql = w->published_sql,
-        .want = {.light = !wants_rows(w),
+        .want = {.light = w->light,
                  .inline_payload_max = mr__bag_number(bag, MR_OPT_INLINE_PAYLOAD)},
         .read_size = (int)mr__bag_number(bag, MR_OPT_READ_SIZE),
         .cache_size = (size_t)mr__bag_number(bag, MR_OPT_CACHE_SIZE),
         .counts = &w->read,
         .interval = mr__bag_number(bag, MR_OPT_DISPATCHER_INTERVAL),
+        .idle = w->notify_sql != NULL ? 1000000 : 500000,
         .on_up = on_reader_up,
         .on_progress = on_reader_progress,
         .on_stuck = on_reader_stuck,
@@ -353,8 +383,8 @@ static mr_error *make_loop(mr_worker *w)
     w->heartbeat.data = w;
     w->shutdown.data = w;
     for (size_t i = 0; i < w->place_count; i++) {
-        (void)uv_timer_init(&w->loop, &w->places[i].timer);
-        w->places[i].timer.data = &w->places[i];
+        (void)uv_timer_init(&w->loop, &w->places[i]->timer);
+        w->places[i]->timer.data = w->places[i];
     }
     w->loop_made = true;
     mr_conn_params conn = conn_params(w);
@@ -362,10 +392,18 @@ static mr_error *make_loop(mr_worker *w)
                                .conn = conn,
                                .what = "control",
                                .logger = &w->logger,
-                               .timeout = 20000000,
+                               .timeout = 10000000,
                                .on_state = on_control_state,
+                               .on_notify = on_notify,
                                .user = w};
     mr_error *error = mr__aconn_new(&control, &w->control);
+    const char *separate = mr__bag_text(&w->conf->bag, MR_OPT_NOTIFY_CONNECTION);
+    if (error == NULL && w->notify_sql != NULL && separate[0] != '\0') {
+        control.conn.conninfo = separate;
+        control.what = "listener";
+        control.on_state = on_listener_state;
+        error = mr__aconn_new(&control, &w->listener);
+    }
     if (error == NULL)
         error = make_reader(w, &conn);
     if (error == NULL)
@@ -410,9 +448,9 @@ mr_error *mr_worker_start(mr_worker *w)
             w->id, MR_VERSION, PQdb(conn), w->place_count,
             mr__bag_text(&w->conf->bag, MR_OPT_GAP_STRATEGY));
     mr__aconn_start(w->control);
+    if (w->listener != NULL)
+        mr__aconn_start(w->listener);
     mr__reader_start(w->reader);
-    uint64_t beat = (uint64_t)(mr__bag_number(&w->conf->bag, MR_OPT_HEARTBEAT_INTERVAL) / 1000);
-    (void)uv_timer_start(&w->heartbeat, on_heartbeat, beat, beat);
     (void)uv_async_send(&w->signal); /* a stop that came before the start */
     return NULL;
 }

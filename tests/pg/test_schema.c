@@ -49,7 +49,7 @@ static void apply_twice(void **state)
                      MR_TABLE_COUNT);
     assert_int_equal(number(conn, "SELECT count(*) FROM pg_proc p JOIN pg_namespace n ON n.oid ="
                                   " pronamespace WHERE nspname = 'millrace'"),
-                     4);
+                     12);
     assert_string_equal(value(conn, "SELECT to_regclass('public.aggregate_heads')"),
                         "aggregate_heads");
 }

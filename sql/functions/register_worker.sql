@@ -1,0 +1,29 @@
+-- register_worker(…): makes or renews a worker's row and the assignments it can take, and takes its session lock.
+-- Called each time the worker's control connection comes up. Rows that have been silent for `stale_after` are
+-- removed on the way. `lock_id` is NULL where sessions do not last (a transaction pooler).
+-- Returns 0 when the worker was declared dead and needs a new id, 1 when it is registered but an older session of
+-- its own still holds the lock (try again), 2 when all is done.
+CREATE OR REPLACE FUNCTION {{fn:register_worker}}(
+    worker uuid, new_host text, new_pid integer, new_version text, new_consumers text[],
+    lock_id bigint, stale_after interval)
+RETURNS integer LANGUAGE plpgsql VOLATILE AS $mr$
+BEGIN
+    DELETE FROM {{worker_nodes}} AS n
+        WHERE n.heartbeat_at < pg_catalog.clock_timestamp() - stale_after AND n.worker_id <> worker;
+    INSERT INTO {{worker_nodes}} AS n (worker_id, host, pid, version, consumers, session_lock)
+        VALUES (worker, new_host, new_pid, new_version, new_consumers, lock_id)
+        ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = pg_catalog.clock_timestamp(),
+            updated_at = pg_catalog.clock_timestamp(), consumers = excluded.consumers
+            WHERE n.state <> 'dead';
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    INSERT INTO {{consumer_assignments}} (consumer_name)
+        SELECT name FROM unnest(new_consumers) AS name ORDER BY name
+        ON CONFLICT (consumer_name) DO NOTHING;
+    IF lock_id IS NULL OR pg_catalog.pg_try_advisory_lock(lock_id) THEN
+        RETURN 2;
+    END IF;
+    RETURN 1;
+END
+$mr$;
