@@ -128,10 +128,23 @@ static mr_error *admit(mr_worker *w, mr_place *place)
     return mr__worker_enrol_place(w, conn, place);
 }
 
+/* Before the start there is no loop to tell: the conf and the list of places grow, that is all. */
+static mr_error *add_early(mr_worker *w, mr_consumer *consumer)
+{
+    MR_TRY(mr_conf_take_consumer(w->conf, consumer));
+    mr_place **grown = realloc(w->places, (w->place_count + 1) * sizeof(*grown));
+    if (grown == NULL)
+        return mr__error_nomem();
+    w->places = grown;
+    MR_TRY(mr__place_new(w, consumer, &w->places[w->place_count]));
+    w->place_count++;
+    return NULL;
+}
+
 mr_error *mr_worker_add_consumer(mr_worker *w, mr_consumer *consumer)
 {
     if (!w->loop_made)
-        return mr_conf_take_consumer(w->conf, consumer);
+        return add_early(w, consumer);
     mr_error *error = mr__consumer_validate(consumer);
     const char *name = mr__bag_text(&consumer->bag, MR_OPT_C_NAME);
     if (error == NULL && has_name(w, name))
