@@ -122,8 +122,9 @@ static mr_error *run(const char *uri)
         error = mr_worker_start(a.worker); /* checks everything; the worker runs from here on */
     if (error == NULL) {
         the_worker = a.worker;
-        (void)signal(SIGINT, on_signal);
-        (void)signal(SIGTERM, on_signal);
+        struct sigaction action = {.sa_handler = on_signal};
+        (void)sigaction(SIGINT, &action, NULL);
+        (void)sigaction(SIGTERM, &action, NULL);
         error = loop(&a);
         the_worker = NULL;
     }
