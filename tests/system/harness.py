@@ -225,7 +225,8 @@ class Worker:
         config = dict(config)
         if database is not None:
             config.setdefault("database", getattr(database, "uri", database))
-        self.directory = Path(directory or tempfile.mkdtemp(prefix="mr-run-"))
+        self._own = None if directory else tempfile.TemporaryDirectory(prefix="mr-run-")  # goes with this object
+        self.directory = Path(directory or self._own.name)
         self.path = self.directory / f"worker-{uuid.uuid4().hex[:8]}.yaml"
         self.path.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
         self.entries = []  # one dictionary a line; a line that is no JSON is {"raw": line}
