@@ -6,9 +6,11 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     CANCEL_GRACE = 5000000, /* how long a cancelled statement may take to end before we hang up */
@@ -38,6 +40,7 @@ void mr__session_close(mr_session *s)
 {
     if (s == NULL)
         return;
+    mr__session_cancel_end(s);
     for (size_t i = 0; i < s->statement_count; i++)
         free(s->statements[i].key);
     PQfinish(s->conn);
@@ -66,15 +69,80 @@ mr_error *mr__session_lost(mr_session *s)
     return mr__pg_conn_error(s->conn);
 }
 
+/* ---- Cancelling ---------------------------------------------------------------------------- */
+
+/* PQcancel() opens a connection of its own and waits for it without a limit, so it gets a thread of
+ * its own: a server that no longer answers must not hold the executor. */
+struct mr_cancel {
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t over;
+    bool done;
+    int holders; /* the session and the thread; the last one frees */
+    PGcancel *handle;
+};
+
+/* Unlocks. */
+static void cancel_release(mr_cancel *c)
+{
+    bool last = --c->holders == 0;
+    (void)pthread_mutex_unlock(&c->lock);
+    if (!last)
+        return;
+    PQfreeCancel(c->handle);
+    (void)pthread_cond_destroy(&c->over);
+    (void)pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+static void *run_cancel(void *argument)
+{
+    mr_cancel *c = argument;
+    char why[256];
+    (void)PQcancel(c->handle, why, sizeof(why));
+    (void)pthread_mutex_lock(&c->lock);
+    c->done = true;
+    (void)pthread_cond_signal(&c->over);
+    cancel_release(c);
+    return NULL;
+}
+
 /* Asks the server to stop what this connection runs. The answer comes through the connection
  * itself. */
 static void request_cancel(mr_session *s)
 {
-    PGcancel *cancel = PQgetCancel(s->conn);
-    char why[256];
-    if (cancel != NULL)
-        (void)PQcancel(cancel, why, sizeof(why));
-    PQfreeCancel(cancel);
+    mr_cancel *c = calloc(1, sizeof(*c));
+    if (c == NULL)
+        return;
+    c->handle = PQgetCancel(s->conn);
+    (void)pthread_mutex_init(&c->lock, NULL);
+    (void)pthread_cond_init(&c->over, NULL);
+    c->holders = 2;
+    s->cancel = c;
+    pthread_t thread;
+    if (c->handle != NULL && pthread_create(&thread, NULL, run_cancel, c) == 0) {
+        (void)pthread_detach(thread);
+        return;
+    }
+    c->holders = 1; /* no cancel is under way; the grace period ends the wait */
+    c->done = true;
+}
+
+void mr__session_cancel_end(mr_session *s)
+{
+    mr_cancel *c = s->cancel;
+    if (c == NULL)
+        return;
+    s->cancel = NULL;
+    struct timespec until;
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    (void)pthread_mutex_lock(&c->lock);
+    while (!c->done && pthread_cond_timedwait(&c->over, &c->lock, &until) == 0) {
+    }
+    /* One that is still on its way would hit whatever runs here next. */
+    if (!c->done)
+        s->broken = true;
+    cancel_release(c);
 }
 
 /* Turns a passed deadline or a forced stop into a cancel request, once; hangs up when even that

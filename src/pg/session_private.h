@@ -34,11 +34,14 @@ struct mr_tx {
     mr_error *failure; /* the first */
 };
 
+typedef struct mr_cancel mr_cancel;
+
 struct mr_session {
     mr_session_params params;
     PGconn *conn;
     bool broken;
-    mr_tx tx; /* one at a time */
+    mr_cancel *cancel; /* a cancel request that was sent for this transaction */
+    mr_tx tx;          /* one at a time */
     mr_statement statements[MR_STATEMENTS];
     size_t statement_count;
     int64_t round_trips;
@@ -48,6 +51,10 @@ struct mr_session {
 mr_error *mr__session_lost(mr_session *session) MR_MUST_CHECK;
 /* Sends what can be sent, waits for input a short while, reads it, minds the deadline. */
 mr_error *mr__session_wait(mr_session *session) MR_MUST_CHECK;
+/* After a transaction: a cancel request sent for it must be over before the connection is used
+ * again.
+ */
+void mr__session_cancel_end(mr_session *session);
 /* The cache entry of a statement, made when new; NULL when the cache is full. */
 mr_statement *mr__session_statement(mr_session *session, const char *sql, int count,
                                     const Oid *types);

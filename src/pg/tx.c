@@ -351,6 +351,7 @@ static mr_error *finish(mr_tx *tx, int *failed_tag)
     mr_error *error = sync_and_drain(tx);
     if (error != NULL)
         fail(tx, -1, error);
+    mr__session_cancel_end(tx->session);
     end_block(tx);
     if (failed_tag != NULL)
         *failed_tag = tx->failed_tag;
