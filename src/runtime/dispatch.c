@@ -220,7 +220,8 @@ void mr__dispatch_progress(mr_worker *w)
     if (w->life != MR_LIFE_RUNNING)
         return;
     bool once = mr__bag_number(&w->conf->bag, MR_OPT_ONCE) != 0;
-    if (once && w->once_target < 0)
+    /* Before the reader has looked, its head is nothing: a target of 0 would end the run undone. */
+    if (once && w->once_target < 0 && mr__reader_ready(w->reader))
         w->once_target = mr__reader_head(w->reader);
     for (size_t i = 0; i < w->place_count; i++)
         step(w->places[i]);
