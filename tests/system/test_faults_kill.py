@@ -42,12 +42,13 @@ def test_kill_9_fifty_times(db, worker):
 def test_a_stopped_worker_is_overtaken_and_changes_nothing(db, worker):
     """SIGSTOP in the middle of batches, another worker goes on; the first wakes up and must notice."""
     db.create_effects()
-    config = {"consumers": consumers(KINDS), "worker": {"batch_size": 20, "batch_timeout": "1s"}}
+    config = {"consumers": consumers(KINDS), "worker": {
+        "batch_size": 20, "batch_timeout": "1s", "heartbeat_interval": "200ms", "heartbeat_timeout": "1s"}}
     processes = [worker(db, config), worker(db, config)]
     for process in processes:
         process.wait_log("worker started")
     with Writers(db, count=4, kills=False, hold=0.01) as writers:
-        for turn in range(8):
+        for turn in range(4):
             zombie = processes[turn % 2]
             zombie.sigstop()
             before = db.checkpoint("each")
