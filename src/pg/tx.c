@@ -60,7 +60,7 @@ static void take_result(mr_tx *tx, mr_entry *entry, PGresult *result)
     bool good = error == NULL && PQresultStatus(result) != PGRES_PIPELINE_ABORTED;
     if (entry->kind == MR_ENTRY_PREPARE)
         entry->statement->state = good ? MR_STATEMENT_READY : MR_STATEMENT_NEW;
-    if (entry->kind == MR_ENTRY_QUERY && good && *entry->rows == NULL) {
+    if (entry->rows != NULL && good && *entry->rows == NULL) {
         *entry->rows = result;
         result = NULL;
     }
@@ -233,6 +233,18 @@ bool mr_tx_cancelled(const mr_tx *tx)
            mr__clock_now(tx->session->params.clock) >= tx->deadline;
 }
 
+/* Length of a comment, which in SQL may hold others; an open one runs to the end. */
+static size_t block_comment(const char *p)
+{
+    size_t i = 2;
+    for (int depth = 1; p[i] != '\0' && depth > 0;) {
+        int change = strncmp(p + i, "/*", 2) == 0 ? 1 : strncmp(p + i, "*/", 2) == 0 ? -1 : 0;
+        depth += change;
+        i += change == 0 ? 1 : 2;
+    }
+    return i;
+}
+
 const char *mr__tx_control_word(const char *sql)
 {
     static const char *const words[] = {"begin", "start", "commit", "end", "rollback", "abort"};
@@ -241,8 +253,8 @@ const char *mr__tx_control_word(const char *sql)
             sql++;
         if (strncmp(sql, "--", 2) == 0)
             sql += strcspn(sql, "\n");
-        else if (strncmp(sql, "/*", 2) == 0 && strstr(sql + 2, "*/") != NULL)
-            sql = strstr(sql + 2, "*/") + 2;
+        else if (strncmp(sql, "/*", 2) == 0)
+            sql += block_comment(sql);
         else
             break;
     }
@@ -284,14 +296,8 @@ mr_error *mr_tx_exec(mr_tx *tx, const char *sql, int count, const char *const *v
     return mr_tx_exec_params(tx, sql, count, NULL, values, NULL, NULL);
 }
 
-mr_error *mr__tx_query_params(mr_tx *tx, const char *sql, int count, const Oid *types,
-                              const char *const *values, const int *lengths, const int *formats,
-                              int result_format, PGresult **rows)
+static mr_error *wait_for_rows(mr_tx *tx)
 {
-    MR_TRY(refuse_control(tx, sql));
-    PGresult *result = NULL;
-    MR_TRY(queue(tx, sql, count, types, values, lengths, formats, result_format,
-                 (mr_entry){.tag = tx->tag, .kind = MR_ENTRY_QUERY, .rows = &result}));
     mr_error *error = NULL;
     if (PQsendFlushRequest(tx->session->conn) != 1)
         error = mr__session_lost(tx->session);
@@ -300,7 +306,27 @@ mr_error *mr__tx_query_params(mr_tx *tx, const char *sql, int count, const Oid *
         error = drain(tx, 0);
     if (error != NULL)
         fail(tx, tx->tag, error);
-    error = standing_failure(tx);
+    return standing_failure(tx);
+}
+
+/* A query that was given up may still be answered: its rows have nowhere to go then. */
+static void disown_rows(mr_tx *tx)
+{
+    for (size_t i = 0; i < tx->count; i++)
+        tx->entries[(tx->first + i) % tx->capacity].rows = NULL;
+}
+
+mr_error *mr__tx_query_params(mr_tx *tx, const char *sql, int count, const Oid *types,
+                              const char *const *values, const int *lengths, const int *formats,
+                              int result_format, PGresult **rows)
+{
+    MR_TRY(refuse_control(tx, sql));
+    PGresult *result = NULL;
+    mr_error *error = queue(tx, sql, count, types, values, lengths, formats, result_format,
+                            (mr_entry){.tag = tx->tag, .kind = MR_ENTRY_QUERY, .rows = &result});
+    if (error == NULL)
+        error = wait_for_rows(tx);
+    disown_rows(tx);
     if (error != NULL || result == NULL) {
         PQclear(result);
         return error != NULL ? error : mr__error(MR_E_INTERNAL, "a query gave no result");
@@ -329,10 +355,9 @@ static void end_block(mr_tx *tx)
     mr_session *s = tx->session;
     if (s->broken || PQtransactionStatus(s->conn) == PQTRANS_IDLE)
         return;
-    /* The batch's own deadline has passed or its error is known: the rollback gets time of its own.
-     */
-    tx->cancel_sent_at = 0;
-    tx->deadline = INT64_MAX;
+    /* The rollback is not cancelled, whatever happened to the batch; it gets a grace period of its
+     * own, after which the connection is given up. */
+    tx->cancel_sent_at = mr__clock_now(s->params.clock);
     mr_error *kept = tx->failure;
     tx->failure = NULL;
     mr_error *error = sent(tx, PQsendQueryParams(s->conn, "ROLLBACK", 0, NULL, NULL, NULL, NULL, 0),
