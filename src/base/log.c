@@ -78,7 +78,8 @@ static void put_pair(mr_buf *buf, bool json, const char *key, const char *value)
         mr__buf_putc(buf, ',');
         put_quoted(buf, key);
         mr__buf_putc(buf, ':');
-        if (is_number(value))
+        /* A SQLSTATE is a name even when it is all digits. */
+        if (is_number(value) && strcmp(key, "sqlstate") != 0)
             mr__buf_puts(buf, value);
         else
             put_quoted(buf, value);
