@@ -180,10 +180,12 @@ static mr_error *work(mr_batch *batch, mr_tx *tx)
 }
 
 /* The handler's own error, unless a statement of it failed on the server: that is the cause. */
-static mr_error *give_up(mr_tx *tx, mr_error *own, int current, int *failed)
+static mr_error *give_up(mr_batch *batch, mr_tx *tx, mr_error *own, int *failed)
 {
+    int current = mr__tx_current(tx);
     mr_error *server = mr__tx_rollback(tx, failed);
     if (server == NULL) {
+        batch->handlers_own = true;
         *failed = current;
         return own;
     }
@@ -200,8 +202,7 @@ void mr__batch_run(mr_batch *batch, mr_session *session)
     batch->error = mr__tx_begin(session, deadline, &tx);
     if (batch->error == NULL) {
         mr_error *own = work(batch, tx);
-        batch->error = own == NULL ? mr__tx_commit(tx, &failed)
-                                   : give_up(tx, own, mr__tx_current(tx), &failed);
+        batch->error = own == NULL ? mr__tx_commit(tx, &failed) : give_up(batch, tx, own, &failed);
     }
     if (batch->error != NULL && failed >= 0 && (size_t)failed < batch->count)
         batch->failed_position = batch->events[failed]->position;

@@ -34,6 +34,7 @@ typedef struct mr_batch {
     void *owner; /* whoever built it */
     /* What came of it. */
     mr_error *error;
+    bool handlers_own;       /* the handler returned it; no statement failed */
     int64_t failed_position; /* of the event whose statement or handler failed, 0 when unknown */
     int64_t round_trips;
     struct mr_batch *next;

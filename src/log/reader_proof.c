@@ -103,6 +103,12 @@ void mr__reader_warn_gap(mr_reader *r)
             r->gap, (t - r->gap_seen) / 1000000, mr__gap_strategy_name(r->params.gap.strategy));
 }
 
+/* How old a hole must be to be skipped: gap_timeout, but never more than max_gap_wait. */
+static int64_t skip_after(const mr_gap_options *gap)
+{
+    return gap->max_wait > 0 && gap->max_wait < gap->timeout ? gap->max_wait : gap->timeout;
+}
+
 /* Where a strategy without proof lets readers go on past the hole; 0 = stay. The rows come from a
  * read that was sent after the hole was due, so they are the last look at it. */
 int64_t mr__reader_forced_target(mr_reader *r, const int64_t *beyond, size_t count)
@@ -114,7 +120,7 @@ int64_t mr__reader_forced_target(mr_reader *r, const int64_t *beyond, size_t cou
         return age >= gap->stale_threshold ? mr__harbor(r->gap, beyond, count, gap->harbor_lag) : 0;
     case MR_GAP_TIMEOUT:
         if (gap->skip)
-            return age >= gap->timeout && count > 0 ? beyond[0] - 1 : 0;
+            return age >= skip_after(gap) && count > 0 ? beyond[0] - 1 : 0;
         if (gap->max_wait > 0 && age >= gap->max_wait)
             r->params.on_stuck(r->params.user,
                                mr__error(MR_E_LOG,

@@ -362,10 +362,13 @@ void mr__dispatch_load(mr_worker *w)
 
 /* ---- What came back ------------------------------------------------------------------------ */
 
-/* The server or the connection, not the handler: tried again without being held against anybody. */
-static bool nobodys_fault(const mr_error *error)
+/* The server or the connection, not the handler: tried again without being held against anybody.
+ * What a handler itself calls a lost connection is its own affair. */
+static bool nobodys_fault(const mr_worker *w, const mr_batch *batch, const mr_error *error)
 {
     mr_code code = mr_error_code(error);
+    if (batch->handlers_own)
+        return code == MR_E_CANCELLED && atomic_load(&w->cancelled);
     return code == MR_E_CONNECT || code == MR_E_FENCED || code == MR_E_CANCELLED ||
            (mr_error_sqlstate(error)[0] != '\0' && mr_error_retryable(error));
 }
@@ -380,7 +383,7 @@ static void batch_failed(mr_place *p, mr_batch *batch)
         mr__count(w, MR_METRIC_FENCED, 1);
     /* After a lost connection nobody knows whether the commit happened: the database does. */
     p->reload = true;
-    if (nobodys_fault(error)) {
+    if (nobodys_fault(w, batch, error)) {
         bool fenced = mr_error_code(error) == MR_E_FENCED;
         mr__log(&w->logger, MR_WARN, fenced ? "batch fenced off" : "batch will be tried again",
                 "consumer=%s" MR_SEP "error=%s" MR_SEP "sqlstate=%s", p->name,

@@ -82,7 +82,7 @@ static mr_error *post(mr_worker *w, mr_place *add, const char *remove)
         end = &(*end)->next;
     *end = change;
     (void)pthread_mutex_unlock(&w->changes_lock);
-    (void)uv_async_send(&w->signal);
+    mr__worker_signal(w);
     return NULL;
 }
 

@@ -65,33 +65,75 @@ mr_error *mr__worker_prepare_place(mr_worker *w, PGconn *conn, mr_place *place)
     return mr__error_prefix(error, "consumer '%s'", place->name);
 }
 
-/* The rights that would otherwise fail in the middle of the first batch. */
+/* One right, asked of the server by `sql` with the object and the right as parameters. What does
+ * not exist yet is not missing a right: the schema's own check says what to do about that. */
+static mr_error *check_right(PGconn *conn, const char *sql, const char *object, const char *right,
+                             const char *grant)
+{
+    const char *values[] = {object, right};
+    MR_AUTO_RESULT rows = NULL;
+    MR_TRY(mr__pg_query(conn, &rows, sql, 2, values));
+    if (PQgetvalue(rows, 0, 0)[0] == 't')
+        return NULL;
+    return mr__error(MR_E_SCHEMA, "the role %s lacks %s on %s; run: GRANT %s TO %s", PQuser(conn),
+                     right, object, grant, PQuser(conn));
+}
+
+static mr_error *check_table(PGconn *conn, const mr_qname *table, const char *rights)
+{
+    MR_AUTO_BUF schema = {0};
+    MR_AUTO_BUF name = {0};
+    MR_AUTO_BUF grant = {0};
+    mr__ident_quote(&schema, table->schema);
+    mr__qname_quote(&name, table);
+    mr__buf_printf(&grant, "USAGE ON SCHEMA %s", mr__buf_text(&schema));
+    MR_TRY(check_right(conn, "SELECT coalesce(has_schema_privilege(to_regnamespace($1), $2), true)",
+                       mr__buf_text(&schema), "USAGE", mr__buf_text(&grant)));
+    mr__buf_clear(&grant);
+    mr__buf_printf(&grant, "%s ON %s", rights, mr__buf_text(&name));
+    MR_AUTO_BUF right = {0};
+    while (mr__list_next(&rights, &right, NULL))
+        MR_TRY(check_right(conn, "SELECT coalesce(has_table_privilege(to_regclass($1), $2), true)",
+                           mr__buf_text(&name), mr__buf_text(&right), mr__buf_text(&grant)));
+    return NULL;
+}
+
+/* The rights that would otherwise be found missing in the middle of a batch. */
 static mr_error *check_rights(mr_worker *w, PGconn *conn)
 {
     static const struct {
         mr_table table;
         const char *rights;
-    } needed[] = {{MR_TABLE_CHECKPOINTS, "SELECT,INSERT,UPDATE"},
+    } needed[] = {{MR_TABLE_MIGRATIONS, "SELECT"},
+                  {MR_TABLE_CHECKPOINTS, "SELECT,INSERT,UPDATE"},
                   {MR_TABLE_GAP_SKIPS, "INSERT"},
                   {MR_TABLE_ASSIGNMENTS, "SELECT,INSERT,UPDATE"},
                   {MR_TABLE_LEADER, "SELECT,INSERT,UPDATE"},
                   {MR_TABLE_WORKER_NODES, "SELECT,INSERT,UPDATE,DELETE"}};
-    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
-        MR_AUTO_BUF name = {0};
-        mr__qname_quote(&name, &w->names.table[needed[i].table]);
-        const char *rights = needed[i].rights;
-        MR_AUTO_BUF right = {0};
-        while (mr__list_next(&rights, &right, NULL)) {
-            const char *values[] = {mr__buf_text(&name), mr__buf_text(&right)};
-            MR_AUTO_RESULT rows = NULL;
-            MR_TRY(mr__pg_query(conn, &rows, "SELECT has_table_privilege($1, $2)", 2, values));
-            if (PQgetvalue(rows, 0, 0)[0] != 't')
-                return mr__error(MR_E_SCHEMA,
-                                 "the role %s lacks %s on %s; run: GRANT %s ON %s TO %s",
-                                 PQuser(conn), mr__buf_text(&right), mr__buf_text(&name),
-                                 needed[i].rights, mr__buf_text(&name), PQuser(conn));
-        }
-    }
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
+        MR_TRY(check_table(conn, &w->names.table[needed[i].table], needed[i].rights));
+    MR_AUTO_BUF skips = {0};
+    mr__qname_quote(&skips, &w->names.table[MR_TABLE_GAP_SKIPS]);
+    MR_AUTO_BUF grant = {0};
+    mr__buf_printf(&grant, "USAGE ON ALL SEQUENCES IN SCHEMA %s",
+                   w->names.table[MR_TABLE_GAP_SKIPS].schema);
+    return check_right(conn,
+                       "SELECT CASE WHEN to_regclass($1) IS NULL THEN true ELSE coalesce("
+                       "has_sequence_privilege(pg_get_serial_sequence($1, 'id'), $2), true) END",
+                       mr__buf_text(&skips), "USAGE", mr__buf_text(&grant));
+}
+
+/* Session locks do not survive a transaction pooler, and what goes wrong then is hard to see. */
+static mr_error *warn_pooler(mr_worker *w, PGconn *conn)
+{
+    if (mr__bag_number(&w->conf->bag, MR_OPT_LEADER_STRATEGY) == 1)
+        return NULL;
+    MR_AUTO_RESULT rows = NULL;
+    MR_TRY(mr__pg_query(conn, &rows, "SELECT pg_backend_pid()", 0, NULL));
+    if (strtol(PQgetvalue(rows, 0, 0), NULL, 10) != PQbackendPID(conn))
+        mr__log(&w->logger, MR_WARN, "the connection goes through a pooler", "hint=%s",
+                "with a pooler in transaction mode set leader_strategy: lease and "
+                "prepared_statements: false");
     return NULL;
 }
 
@@ -102,8 +144,9 @@ mr_error *mr__worker_prepare(mr_worker *w, PGconn *conn)
     /* The log first: on a standby or a wrong database that is the message that helps. */
     MR_TRY(mr__log_shape_read(conn, &w->log_spec, &w->shape));
     MR_TRY(mr__log_shape_check(conn, &w->shape, strategy == MR_GAP_SETTLED));
-    MR_TRY(mr__schema_require(conn, &schema));
     MR_TRY(check_rights(w, conn));
+    MR_TRY(mr__schema_require(conn, &schema));
+    MR_TRY(warn_pooler(w, conn));
     for (size_t i = 0; i < w->place_count; i++)
         MR_TRY(mr__worker_prepare_place(w, conn, w->places[i]));
     return NULL;

@@ -1,10 +1,13 @@
 /* A worker's life: made from a configuration, runs its loop, stops in good order. */
 #include "runtime/worker.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 static const char *life_name(mr_life life)
 {
@@ -58,12 +61,14 @@ mr_error *mr_worker_new(mr_conf *conf, mr_worker **out)
     atomic_init(&w->stops, 0);
     atomic_init(&w->woken, false);
     atomic_init(&w->cancelled, false);
+    w->signal_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     mr__uuid_v7(w->id);
     (void)snprintf(w->application, sizeof(w->application), "millrace %s", w->id);
     mr__logger_init(&w->logger, conf->sink, conf->sink_user,
                     (mr_level)mr__bag_number(&conf->bag, MR_OPT_LOG_LEVEL),
                     mr__bag_number(&conf->bag, MR_OPT_LOG_FORMAT) == 1);
-    mr_error *error = fill(w);
+    mr_error *error =
+        w->signal_fd < 0 ? mr__error(MR_E_IO, "eventfd: %s", strerror(errno)) : fill(w);
     if (error != NULL) {
         w->conf = NULL;
         mr_worker_free(w);
@@ -101,6 +106,8 @@ void mr_worker_free(mr_worker *w)
     free(w->published_sql);
     free(w->notify_sql);
     mr_error_free(w->fatal);
+    if (w->signal_fd >= 0)
+        (void)close(w->signal_fd);
     mr__logger_destroy(&w->logger);
     mr_conf_free(w->conf);
     free(w);
@@ -195,25 +202,38 @@ void mr__worker_fail(mr_worker *w, mr_error *error)
     mr__worker_stop_begin(w, "fatal error");
 }
 
+void mr__worker_signal(mr_worker *w)
+{
+    uint64_t one = 1;
+    int kept = errno; /* a signal handler must leave it alone */
+    ssize_t written = write(w->signal_fd, &one, sizeof(one));
+    (void)written; /* full means that a wake-up is pending already */
+    errno = kept;
+}
+
 void mr_worker_stop(mr_worker *w)
 {
     atomic_fetch_add(&w->stops, 1);
-    if (w->loop_made)
-        (void)uv_async_send(&w->signal);
+    mr__worker_signal(w);
 }
 
 void mr_worker_wake(mr_worker *w)
 {
     atomic_store(&w->woken, true);
-    if (w->loop_made)
-        (void)uv_async_send(&w->signal);
+    mr__worker_signal(w);
 }
 
 /* ---- The loop ------------------------------------------------------------------------------ */
 
-static void on_signal(uv_async_t *async)
+static void on_signal(uv_poll_t *poll, int status, int events)
 {
-    mr_worker *w = async->data;
+    (void)status;
+    (void)events;
+    mr_worker *w = poll->data;
+    uint64_t count;
+    /* Taken before the flags are looked at, so that what comes meanwhile wakes the loop again. */
+    while (read(w->signal_fd, &count, sizeof(count)) > 0) {
+    }
     if (w->life == MR_LIFE_CLOSING)
         return;
     int stops = atomic_load(&w->stops);
@@ -231,8 +251,7 @@ static void on_signal(uv_async_t *async)
 
 static void notify_done(void *user)
 {
-    mr_worker *w = user;
-    (void)uv_async_send(&w->signal);
+    mr__worker_signal(user);
 }
 
 static void on_listening(void *user, PGresult **results, mr_error *error)
@@ -376,7 +395,8 @@ static mr_error *make_loop(mr_worker *w)
 {
     if (uv_loop_init(&w->loop) != 0)
         return mr__error(MR_E_IO, "the event loop could not be made");
-    (void)uv_async_init(&w->loop, &w->signal, on_signal);
+    (void)uv_poll_init(&w->loop, &w->signal, w->signal_fd);
+    (void)uv_poll_start(&w->signal, UV_READABLE, on_signal);
     (void)uv_timer_init(&w->loop, &w->heartbeat);
     (void)uv_timer_init(&w->loop, &w->shutdown);
     w->signal.data = w;
@@ -451,7 +471,7 @@ mr_error *mr_worker_start(mr_worker *w)
     if (w->listener != NULL)
         mr__aconn_start(w->listener);
     mr__reader_start(w->reader);
-    (void)uv_async_send(&w->signal); /* a stop that came before the start */
+    mr__worker_signal(w); /* a stop that came before the start */
     return NULL;
 }
 

@@ -98,7 +98,10 @@ struct mr_worker {
     mr_life life;
     uv_loop_t loop;
     bool loop_made;
-    uv_async_t signal; /* stop, wake and finished batches come through it */
+    /* Stop, wake and finished batches come through it. A descriptor of our own, not the loop's: a
+     * stop may come from a signal handler when the loop is long gone. */
+    int signal_fd;
+    uv_poll_t signal;
     uv_timer_t heartbeat, shutdown;
     mr_aconn *control, *listener; /* the listener only with a connection string of its own */
     mr_reader *reader;
@@ -158,6 +161,8 @@ void mr__place_free(mr_place *place); /* its timer must be closed */
 void mr__place_apply_changes(mr_worker *worker);
 
 /* ---- worker.c ---- */
+/* Wakes the loop. Any thread, and signal handlers. */
+void mr__worker_signal(mr_worker *worker);
 /* Ends the run with an error (taken); the first one counts. */
 void mr__worker_fail(mr_worker *worker, mr_error *error);
 void mr__worker_stop_begin(mr_worker *worker, const char *why);
