@@ -61,8 +61,9 @@ typedef struct cli_command {
     mr_error *(*run)(cli_context *cli, const cli_args *args);
 } cli_command;
 
-extern const cli_command cli_cmd_append, cli_cmd_demo, cli_cmd_demo_worker, cli_cmd_dev,
-    cli_cmd_gaps, cli_cmd_options, cli_cmd_run, cli_cmd_schema;
+extern const cli_command cli_cmd_append, cli_cmd_consumers, cli_cmd_demo, cli_cmd_demo_worker,
+    cli_cmd_dev, cli_cmd_gaps, cli_cmd_options, cli_cmd_run, cli_cmd_schema, cli_cmd_status,
+    cli_cmd_workers;
 
 /* Splits a command line into options and the rest. With `command` NULL it stops at the first word
  * that is no option. `args->rest` points into `argv`, which is reordered. */
@@ -91,6 +92,18 @@ void cli_report(const mr_error *error);
  * none. */
 mr_error *cli_print_rows(const cli_context *cli, const PGresult *rows,
                          const char *empty) MR_MUST_CHECK;
+/* A table of `rows` times `count` cells, with titles. Numbers are flush right. */
+typedef struct cli_column {
+    const char *title;
+    bool number;
+} cli_column;
+void cli_print_table(const cli_column *columns, int count, const char *const *cells, int rows);
+/* A line of data that may hold anything, after a text of ours. */
+void cli_print_line(const char *before, const char *data);
+/* A cell by its column's name; "" for NULL. Belongs to the rows. */
+const char *cli_cell(const PGresult *rows, int row, const char *column);
+/* One row as an object, typed by the columns' types. */
+json_t *cli_row_json(const PGresult *rows, int row);
 /* Prints and frees a JSON value. */
 mr_error *cli_print_json(json_t *value) MR_MUST_CHECK;
 
@@ -133,6 +146,8 @@ mr_error *cli_embedded_schema(const cli_context *cli, const mr_conf *conf,
                               PGconn *conn) MR_MUST_CHECK;
 /* All of it for a command that works on one connection. */
 mr_error *cli_open(cli_context *cli, mr_conf **conf_out, PGconn **conn_out) MR_MUST_CHECK;
+/* All of it for one listing of mr_list(): `*rows` is the caller's. */
+mr_error *cli_list(cli_context *cli, const char *what, PGresult **rows) MR_MUST_CHECK;
 /* Runs a statement for its effect. */
 mr_error *cli_exec(PGconn *conn, const char *sql) MR_MUST_CHECK;
 mr_error *cli_query(PGconn *conn, const char *sql, PGresult **rows) MR_MUST_CHECK;

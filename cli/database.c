@@ -123,6 +123,17 @@ mr_error *cli_open(cli_context *cli, mr_conf **conf_out, PGconn **conn_out)
     return NULL;
 }
 
+mr_error *cli_list(cli_context *cli, const char *what, PGresult **rows)
+{
+    mr_conf *conf = NULL;
+    PGconn *conn = NULL;
+    CLI_TRY(cli_open(cli, &conf, &conn));
+    mr_error *error = mr_list(conn, conf, what, rows);
+    PQfinish(conn);
+    mr_conf_free(conf);
+    return error;
+}
+
 mr_error *cli_query(PGconn *conn, const char *sql, PGresult **rows)
 {
     PGresult *result = PQexec(conn, sql);

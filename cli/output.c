@@ -55,16 +55,26 @@ mr_error *cli_print_json(json_t *value)
     return NULL;
 }
 
+json_t *cli_row_json(const PGresult *rows, int row)
+{
+    json_t *object = json_object();
+    for (int column = 0; column < PQnfields(rows); column++)
+        (void)json_object_set_new(object, PQfname(rows, column), cell_json(rows, row, column));
+    return object;
+}
+
 static mr_error *print_json_rows(const PGresult *rows)
 {
     json_t *list = json_array();
-    for (int row = 0; row < PQntuples(rows); row++) {
-        json_t *object = json_object();
-        for (int column = 0; column < PQnfields(rows); column++)
-            (void)json_object_set_new(object, PQfname(rows, column), cell_json(rows, row, column));
-        (void)json_array_append_new(list, object);
-    }
+    for (int row = 0; row < PQntuples(rows); row++)
+        (void)json_array_append_new(list, cli_row_json(rows, row));
     return cli_print_json(list);
+}
+
+const char *cli_cell(const PGresult *rows, int row, const char *column)
+{
+    int number = PQfnumber(rows, column);
+    return number < 0 ? "" : PQgetvalue(rows, row, number);
 }
 
 /* Columns on the screen that `text` takes: code points, with control bytes shown as one '?'. */
@@ -76,35 +86,61 @@ static size_t width_of(const char *text)
     return width;
 }
 
+/* Data may hold escape sequences; a terminal must not obey them. */
+static void put_safe(const char *text)
+{
+    for (const char *p = text; *p != '\0'; p++)
+        (void)putchar((unsigned char)*p < 0x20 || *p == 0x7F ? (*p == '\n' ? ' ' : '?') : *p);
+}
+
+void cli_print_line(const char *before, const char *data)
+{
+    (void)fputs(before, stdout);
+    put_safe(data);
+    (void)putchar('\n');
+}
+
 static void put_padded(const char *text, size_t width, bool right, bool last)
 {
     size_t pad = width > width_of(text) ? width - width_of(text) : 0;
     if (right)
         (void)printf("%*s", (int)pad, "");
-    /* Data may hold escape sequences; a terminal must not obey them. */
-    for (const char *p = text; *p != '\0'; p++)
-        (void)putchar((unsigned char)*p < 0x20 || *p == 0x7F ? (*p == '\n' ? ' ' : '?') : *p);
+    put_safe(text);
     if (!right && !last)
         (void)printf("%*s", (int)pad, "");
     (void)fputs(last ? "\n" : "  ", stdout);
 }
 
-static void print_table(const PGresult *rows)
+void cli_print_table(const cli_column *columns, int count, const char *const *cells, int rows)
 {
-    int columns = PQnfields(rows), count = PQntuples(rows);
-    size_t *width = cli_alloc((size_t)columns + 1, sizeof(*width));
-    for (int column = 0; column < columns; column++) {
-        width[column] = width_of(PQfname(rows, column));
-        for (int row = 0; row < count; row++) {
-            size_t w = width_of(PQgetvalue(rows, row, column));
+    size_t *width = cli_alloc((size_t)count + 1, sizeof(*width));
+    for (int column = 0; column < count; column++) {
+        width[column] = width_of(columns[column].title);
+        for (int row = 0; row < rows; row++) {
+            size_t w = width_of(cells[row * count + column]);
             width[column] = w > width[column] ? w : width[column];
         }
     }
-    for (int row = -1; row < count; row++)
-        for (int column = 0; column < columns; column++)
-            put_padded(row < 0 ? PQfname(rows, column) : PQgetvalue(rows, row, column),
-                       width[column], is_number(PQftype(rows, column)), column == columns - 1);
+    for (int row = -1; row < rows; row++)
+        for (int column = 0; column < count; column++)
+            put_padded(row < 0 ? columns[column].title : cells[row * count + column], width[column],
+                       columns[column].number, column == count - 1);
     free(width);
+}
+
+static void print_rows(const PGresult *rows)
+{
+    int columns = PQnfields(rows), count = PQntuples(rows);
+    cli_column *titles = cli_alloc((size_t)columns + 1, sizeof(*titles));
+    const char **cells = cli_alloc((size_t)(columns * count) + 1, sizeof(*cells));
+    for (int column = 0; column < columns; column++) {
+        titles[column] = (cli_column){PQfname(rows, column), is_number(PQftype(rows, column))};
+        for (int row = 0; row < count; row++)
+            cells[row * columns + column] = PQgetvalue(rows, row, column);
+    }
+    cli_print_table(titles, columns, cells, count);
+    free(cells);
+    free(titles);
 }
 
 mr_error *cli_print_rows(const cli_context *cli, const PGresult *rows, const char *empty)
@@ -114,6 +150,6 @@ mr_error *cli_print_rows(const cli_context *cli, const PGresult *rows, const cha
     if (PQntuples(rows) == 0)
         (void)printf("%s\n", empty);
     else
-        print_table(rows);
+        print_rows(rows);
     return NULL;
 }

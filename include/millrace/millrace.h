@@ -326,10 +326,28 @@ MR_API mr_error *mr_schema_status(PGconn *conn, const mr_conf *conf, int *curren
 
 /* ---- Operating ---------------------------------------------------------------------------- */
 
-/* Listings for people and scripts; each gives rows whose column names are stable.
+/* Listings for people and scripts; each gives rows whose column names are stable. `*rows` is yours:
+ * PQclear(). Cheap: none reads more of the log than its head and some events after checkpoints.
+ *   "workers"    one row a worker: worker_id, state (alive, draining, dead = declared so by the
+ *                leader, gone = its session lock is missing, silent = no heartbeat for the conf's
+ *                heartbeat_timeout), leader, host, pid, version, started_at, heartbeat_age
+ *                (seconds), owned (consumers assigned to it), can_run (consumers it knows);
+ *                connections and events (handled), both as of its last heartbeat
+ *   "consumers"  one row a consumer: consumer, state (running, idle, paused, failing, blocked =
+ *                waits before a hole, unassigned, no worker can run it, owner silent, owner gone),
+ *                worker_id, host and pid of its owner, checkpoint, head (highest visible
+ *                position), lag (positions between them, whatever the state), lag_seconds (age of
+ *                the first event after the checkpoint; 0 = caught up, NULL when the log has no
+ *                created_at), last_error, updated_at (when the checkpoint moved last). paused,
+ *                failing and last_error are as of the owner's last heartbeat
+ *   "status"     one row: healthy, workers_alive, workers (count by state, JSON), leader
+ *                (worker_id or NULL), consumers (count by state, JSON), head, max_lag,
+ *                max_lag_seconds, open_holes (that consumers wait before), dead_letters,
+ *                schema_version, problems (JSON list of sentences, empty when healthy). Unhealthy
+ *                is: a consumer neither running, idle nor blocked; no leader while workers are
+ *                alive; consumers but no worker alive
  *   "gaps.open"  what holds readers back now: consumer, position, and who can still fill it
- *   "gaps.list"  the audit of skipped positions, newest first
- *   "consumers"  name, checkpoint, head, lag */
+ *   "gaps.list"  the audit of skipped positions, newest first */
 MR_API mr_error *mr_list(PGconn *conn, const mr_conf *conf, const char *what,
                          PGresult **rows) MR_MUST_CHECK;
 

@@ -1,6 +1,8 @@
 /* The names of the control plane's tables: configurable, each with its own schema. */
 #include "cluster/names.h"
 
+#include "base/hash.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -32,6 +34,17 @@ mr_error *mr__names_set(mr_names *names, mr_table table, const char *text)
     if (parsed.schema[0] == '\0')
         memcpy(parsed.schema, names->schema, sizeof(parsed.schema));
     names->table[table] = parsed;
+    return NULL;
+}
+
+mr_error *mr__names_fleet_key(const mr_names *names, uint64_t *fleet)
+{
+    MR_AUTO_BUF identity = {0};
+    mr__qname_quote(&identity, &names->table[MR_TABLE_ASSIGNMENTS]);
+    mr__qname_quote(&identity, &names->table[MR_TABLE_WORKER_NODES]);
+    if (identity.failed)
+        return mr__error_nomem();
+    *fleet = mr__hash_fnv1a64(identity.data, identity.length);
     return NULL;
 }
 

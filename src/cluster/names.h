@@ -33,6 +33,9 @@ typedef struct mr_names {
 mr_error *mr__names_init(mr_names *names, const char *schema) MR_MUST_CHECK;
 /* Sets one table from "table" or "schema.table". */
 mr_error *mr__names_set(mr_names *names, mr_table table, const char *text) MR_MUST_CHECK;
+/* A number for this fleet among others in the same database: the leader's lock and the channel come
+ * from it. */
+mr_error *mr__names_fleet_key(const mr_names *names, uint64_t *fleet) MR_MUST_CHECK;
 const char *mr__names_option(mr_table table);
 const char *mr__names_default(mr_table table);
 

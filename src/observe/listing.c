@@ -1,10 +1,15 @@
 /* Listings for people and scripts, straight from the database. */
 #include "observe/listing.h"
 
+#include "cluster/schema.h"
 #include "log/reader_sql.h"
 #include "pg/conn.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+
+/* ---- Gaps ---------------------------------------------------------------------------------- */
 
 /* The audit of skipped positions, newest first. */
 static void put_gaps_list(mr_buf *sql, const mr_names *names)
@@ -63,37 +68,70 @@ static void put_gaps_open(mr_buf *sql, const mr_names *names, const mr_log_shape
         " ORDER BY h.gap_position, age_seconds DESC NULLS LAST");
 }
 
-static void put_consumers(mr_buf *sql, const mr_names *names, const mr_log_shape *shape)
+/* ---- The fleet ----------------------------------------------------------------------------- */
+
+/* Values of the parameters that listings of the fleet share. */
+typedef struct fleet_values {
+    char timeout[40], leader_key[24], version[16];
+    int count;
+} fleet_values;
+
+static mr_error *make_values(PGconn *conn, const mr_list_input *input, bool version,
+                             fleet_values *out)
 {
-    mr__buf_puts(sql, "SELECT c.consumer_name AS consumer, c.last_position AS checkpoint, h.head,"
-                      " greatest(h.head - c.last_position, 0) AS lag, c.updated_at FROM ");
-    mr__qname_quote(sql, &names->table[MR_TABLE_CHECKPOINTS]);
-    mr__buf_puts(sql, " c CROSS JOIN (SELECT coalesce(max(");
-    mr__rows_column(sql, shape, MR_COL_POSITION);
-    mr__buf_puts(sql, "), 0)::int8 AS head FROM ");
-    mr__qname_quote(sql, &shape->table);
-    mr__buf_puts(sql, ") h ORDER BY 1");
+    (void)snprintf(out->timeout, sizeof(out->timeout), "%" PRId64 " microseconds",
+                   input->heartbeat_timeout);
+    uint64_t fleet = 0;
+    MR_TRY(mr__names_fleet_key(input->names, &fleet));
+    (void)snprintf(out->leader_key, sizeof(out->leader_key), "%" PRId64,
+                   input->leader_key >= 0 ? input->leader_key : (int64_t)fleet);
+    out->count = 2;
+    if (!version)
+        return NULL;
+    mr_schema_input schema = {.names = input->names, .log = input->log};
+    int current = 0, latest = 0;
+    MR_TRY(mr__schema_status(conn, &schema, &current, &latest));
+    (void)snprintf(out->version, sizeof(out->version), "%d", current);
+    out->count = 3;
+    return NULL;
 }
 
-mr_error *mr__list_rows(PGconn *conn, const mr_names *names, const mr_log_spec *log,
-                        const char *what, PGresult **rows)
+static mr_error *render(PGconn *conn, const mr_list_input *input, const char *what, mr_buf *sql,
+                        fleet_values *values)
 {
-    MR_AUTO_BUF sql = {0};
     mr_log_shape shape;
     if (strcmp(what, "gaps.list") == 0) {
-        put_gaps_list(&sql, names);
-    } else if (strcmp(what, "gaps.open") == 0) {
-        MR_TRY(mr__log_shape_read(conn, log, &shape));
-        put_gaps_open(&sql, names, &shape);
-    } else if (strcmp(what, "consumers") == 0) {
-        MR_TRY(mr__log_shape_read(conn, log, &shape));
-        put_consumers(&sql, names, &shape);
-    } else {
-        return mr__error(MR_E_USAGE, "there is no listing '%s'", what);
+        put_gaps_list(sql, input->names);
+        return NULL;
     }
+    if (strcmp(what, "workers") == 0) {
+        mr__list_workers(sql, input->names);
+        return make_values(conn, input, false, values);
+    }
+    bool gaps = strcmp(what, "gaps.open") == 0, status = strcmp(what, "status") == 0;
+    if (!gaps && !status && strcmp(what, "consumers") != 0)
+        return mr__error(MR_E_USAGE, "there is no listing '%s'", what);
+    MR_TRY(mr__log_shape_read(conn, input->log, &shape));
+    if (gaps) {
+        put_gaps_open(sql, input->names, &shape);
+        return NULL;
+    }
+    if (status)
+        mr__list_status(sql, input->names, &shape);
+    else
+        mr__list_consumers(sql, input->names, &shape);
+    return make_values(conn, input, status, values);
+}
+
+mr_error *mr__list_rows(PGconn *conn, const mr_list_input *input, const char *what, PGresult **rows)
+{
+    MR_AUTO_BUF sql = {0};
+    fleet_values values = {.count = 0};
+    MR_TRY(render(conn, input, what, &sql, &values));
     if (sql.failed)
         return mr__error_nomem();
-    mr_error *error = mr__pg_query(conn, rows, sql.data, 0, NULL);
+    const char *const parameters[] = {values.timeout, values.leader_key, values.version};
+    mr_error *error = mr__pg_query(conn, rows, sql.data, values.count, parameters);
     const char *state = mr_error_sqlstate(error);
     if (strcmp(state, "42P01") != 0 && strcmp(state, "3F000") != 0)
         return error;

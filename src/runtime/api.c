@@ -55,5 +55,11 @@ mr_error *mr_list(PGconn *conn, const mr_conf *conf, const char *what, PGresult 
     mr_log_spec spec;
     MR_TRY(mr__conf_names(conf, &names));
     MR_TRY(mr__conf_log_spec(conf, &spec));
-    return mr__list_rows(conn, &names, &spec, what, rows);
+    mr_list_input input = {
+        .names = &names,
+        .log = &spec,
+        .heartbeat_timeout = mr__bag_number(&conf->bag, MR_OPT_HEARTBEAT_TIMEOUT),
+        .leader_key = mr__bag_number(&conf->bag, MR_OPT_LEADER_KEY),
+    };
+    return mr__list_rows(conn, &input, what, rows);
 }

@@ -57,12 +57,8 @@ mr_error *mr__control_init(mr_worker *w)
     MR_TRY(render(&w->names, "bury_workers", "($1::uuid, $2::int8, $3::uuid[])", "", &c->bury_sql));
     MR_TRY(render(&w->names, "leave_fleet", "($1::uuid, $2::int8, $3::bool, $4::bool)", "",
                   &c->leave_sql));
-    MR_AUTO_BUF identity = {0};
-    mr__qname_quote(&identity, &w->names.table[MR_TABLE_ASSIGNMENTS]);
-    mr__qname_quote(&identity, &w->names.table[MR_TABLE_WORKER_NODES]);
-    if (identity.failed)
-        return mr__error_nomem();
-    uint64_t fleet = mr__hash_fnv1a64(identity.data, identity.length);
+    uint64_t fleet = 0;
+    MR_TRY(mr__names_fleet_key(&w->names, &fleet));
     int64_t key = mr__bag_number(&w->conf->bag, MR_OPT_LEADER_KEY);
     (void)snprintf(c->leader_lock, sizeof(c->leader_lock), "%" PRId64,
                    key >= 0 ? key : (int64_t)fleet);
