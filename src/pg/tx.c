@@ -392,8 +392,12 @@ static mr_error *finish(mr_tx *tx, int *failed_tag)
 mr_error *mr__tx_commit(mr_tx *tx, int *failed_tag)
 {
     tx->tag = -1;
-    mr_error *error = queue(tx, "COMMIT", 0, NULL, NULL, NULL, NULL, 0,
-                            (mr_entry){.tag = -1, .kind = MR_ENTRY_EXEC});
+    /* The deadline counts until the COMMIT is sent. After that only the server's answer does: the
+     * batch may be committed. */
+    mr_error *error = standing_failure(tx);
+    if (error == NULL)
+        error = send_statement(tx, "COMMIT", 0, NULL, NULL, NULL, NULL, 0,
+                               (mr_entry){.tag = -1, .kind = MR_ENTRY_EXEC});
     /* Without a COMMIT on its way the batch must not look committed. */
     if (error != NULL)
         fail(tx, -1, error);
