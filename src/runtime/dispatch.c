@@ -131,6 +131,7 @@ static void hand_over(mr_place *p)
     mr_batch *batch = p->draft;
     p->draft = NULL;
     p->dirty_at = 0;
+    p->target = batch->target;
     set_state(p, MR_PLACE_RUNNING, "batch");
     p->worker->running++;
     /* A consumer far behind reads its next stretch while this one is handled. */
@@ -184,8 +185,11 @@ static void step(mr_place *p)
         mr__reader_want(w->reader, p->draft->target);
 }
 
+/* From where on it needs windows next. */
 static int64_t place_of(const mr_place *p)
 {
+    if (p->state == MR_PLACE_RUNNING)
+        return p->target;
     return p->draft != NULL ? p->draft->target : p->saved;
 }
 
@@ -194,21 +198,18 @@ static int64_t place_of(const mr_place *p)
 static void after_steps(mr_worker *w)
 {
     int64_t lowest = -1;
-    bool waiting = false, active = false, all_done = w->once_target >= 0;
+    bool waiting = false, all_done = w->once_target >= 0;
     for (size_t i = 0; i < w->place_count; i++) {
         mr_place *p = w->places[i];
         all_done = all_done && once_reached(w, p->saved) &&
                    (p->state == MR_PLACE_IDLE || p->state == MR_PLACE_AWAY);
         if (p->state == MR_PLACE_PAUSED || p->state == MR_PLACE_AWAY)
             continue;
-        active = true;
         int64_t place = place_of(p);
-        if (p->state != MR_PLACE_RUNNING && (lowest < 0 || place < lowest))
+        if (lowest < 0 || place < lowest)
             lowest = place;
         waiting = waiting || (p->state == MR_PLACE_IDLE && place >= mr__reader_tail(w->reader));
     }
-    if (lowest < 0 && active)
-        lowest = 0; /* everybody runs: keep what is there */
     if (w->life == MR_LIFE_RUNNING)
         mr__reader_places(w->reader, lowest, waiting);
     if (all_done && w->life == MR_LIFE_RUNNING)

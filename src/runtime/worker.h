@@ -36,6 +36,7 @@ typedef struct mr_place {
     bool fatal;
     mr_place_state state;
     int64_t saved;    /* the checkpoint as the database has it */
+    int64_t target;   /* where the batch in flight will bring it */
     mr_batch *draft;  /* what was gathered beyond it and not yet handed over */
     int64_t dirty_at; /* when an advance without events began to wait, 0 = none waits */
     int failures;     /* in a row */
