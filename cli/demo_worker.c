@@ -113,7 +113,7 @@ static mr_error *start_one(demo_workers *workers, int index, const char *directo
 mr_error *demo_workers_start(demo_workers *workers, const char *directory, const char *yaml,
                              int count)
 {
-    *workers = (demo_workers){.count = count};
+    *workers = (demo_workers){.count = count, .killed = -1};
     for (int i = 0; i < count; i++)
         CLI_TRY(start_one(workers, i, directory, yaml));
     return NULL;
@@ -141,6 +141,16 @@ mr_error *demo_workers_check(demo_workers *workers)
         return error;
     }
     return NULL;
+}
+
+void demo_workers_kill(demo_workers *workers, int index)
+{
+    if (workers->pid[index] == 0)
+        return;
+    (void)kill(workers->pid[index], SIGKILL);
+    (void)waitpid(workers->pid[index], NULL, 0);
+    workers->pid[index] = 0;
+    workers->killed = index;
 }
 
 void demo_workers_stop(demo_workers *workers)
