@@ -29,6 +29,8 @@ static mr_error *error_static(void)
 }
 
 static mr_error *error_make(mr_code code, const char *sqlstate, bool retryable, const char *format,
+                            va_list args) MR_PRINTF(4, 0);
+static mr_error *error_make(mr_code code, const char *sqlstate, bool retryable, const char *format,
                             va_list args)
 {
     va_list again;

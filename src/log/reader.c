@@ -234,8 +234,10 @@ static void look(mr_reader *r)
     mr_flight_statement window = {
         .sql = r->sql.window, .count = 2, .values = {from, limit}, .binary = true};
     mr_flight_statement head = {.sql = r->sql.head};
-    mr_flight_statement proof = {
-        .sql = r->params.gap.strategy == MR_GAP_SNAPSHOT ? r->sql.snapshot : r->sql.evidence};
+    bool begin = r->asked == ASK_BEGIN;
+    mr_flight_statement proof = {.sql = r->params.gap.strategy != MR_GAP_SNAPSHOT ? r->sql.evidence
+                                        : begin                                   ? r->sql.xid
+                                                : r->sql.snapshot};
     mr_flight_statement published = {.sql = r->params.published_sql};
     mr_flight_statement flight[3];
     int n = 0;

@@ -27,8 +27,8 @@ struct mr_reader {
     bool waiting; /* a consumer stands at the tail */
     int64_t poll; /* milliseconds until the next look */
     mr_settle settle;
-    int64_t snapshot_mark, snapshot_xmax; /* snapshot strategy: M and whom to wait for; 0 = none */
-    int64_t step;                         /* milliseconds to the next look at the proof */
+    int64_t snapshot_mark, snapshot_xid; /* snapshot strategy: M and whom to wait for; 0 = none */
+    int64_t step;                        /* milliseconds to the next look at the proof */
     int64_t gap, gap_seen, gap_warned;
     int64_t side[MR_READER_SIDE_READS]; /* places being read; -1 = free */
     int64_t row_bytes;

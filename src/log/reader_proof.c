@@ -22,12 +22,12 @@ void mr__reader_proven(mr_reader *r, int64_t mark)
         r->horizon = mark;
     r->step = MR_READER_STEP_FIRST;
     mr__settle_cancel(&r->settle);
-    r->snapshot_xmax = 0;
+    r->snapshot_xid = 0;
 }
 
 bool mr__reader_proof_active(const mr_reader *r)
 {
-    return r->settle.active || r->snapshot_xmax != 0;
+    return r->settle.active || r->snapshot_xid != 0;
 }
 
 static mr_error *read_holders(const PGresult *rows, mr_holder **out)
@@ -59,15 +59,17 @@ static mr_error *feed_settled(mr_reader *r, const PGresult *rows, bool begin, in
     return error;
 }
 
+/* Whoever drew a position up to M owned a transaction id by then, so a lower one than the id that
+ * we drew after seeing M. Once nothing that old runs any more, all of it is decided. */
 static void feed_snapshot(mr_reader *r, const PGresult *rows, bool begin, int64_t mark)
 {
-    int64_t xmin = strtoll(PQgetvalue(rows, 0, 0), NULL, 10);
+    int64_t xid = strtoll(PQgetvalue(rows, 0, 0), NULL, 10);
     if (begin) {
         r->snapshot_mark = mark;
-        r->snapshot_xmax = strtoll(PQgetvalue(rows, 0, 1), NULL, 10);
-    }
-    if (xmin >= r->snapshot_xmax)
+        r->snapshot_xid = xid;
+    } else if (xid > r->snapshot_xid) {
         mr__reader_proven(r, r->snapshot_mark);
+    }
 }
 
 mr_error *mr__reader_feed_proof(mr_reader *r, const PGresult *rows, bool begin, int64_t mark)

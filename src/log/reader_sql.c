@@ -44,15 +44,20 @@ mr_error *mr__reader_sql_render(const mr_log_shape *shape, const mr_rows_want *w
                             " l.pid IS NULL");
     mr__reader_sql_holders(&evidence, shape);
 
+    /* An id of our own, not a snapshot's xmax: xmax is one past the highest that has *ended*, so a
+     * transaction that runs and owns a lower position may lie at or above it. */
+    MR_AUTO_BUF xid = {0};
+    mr__buf_puts(&xid, "SELECT pg_catalog.pg_current_xact_id()::text");
     MR_AUTO_BUF snapshot = {0};
-    mr__buf_puts(&snapshot, "SELECT pg_catalog.pg_snapshot_xmin(s)::text,"
-                            " pg_catalog.pg_snapshot_xmax(s)::text"
-                            " FROM pg_catalog.pg_current_snapshot() s");
+    mr__buf_puts(&snapshot,
+                 "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text");
     *out = (mr_reader_sql){.window = mr__buf_take(&window),
                            .head = mr__buf_take(&head),
                            .evidence = mr__buf_take(&evidence),
+                           .xid = mr__buf_take(&xid),
                            .snapshot = mr__buf_take(&snapshot)};
-    if (out->window != NULL && out->head != NULL && out->evidence != NULL && out->snapshot != NULL)
+    if (out->window != NULL && out->head != NULL && out->evidence != NULL && out->xid != NULL &&
+        out->snapshot != NULL)
         return NULL;
     mr__reader_sql_free(out);
     return mr__error_nomem();
@@ -63,6 +68,7 @@ void mr__reader_sql_free(mr_reader_sql *sql)
     free(sql->window);
     free(sql->head);
     free(sql->evidence);
+    free(sql->xid);
     free(sql->snapshot);
     *sql = (mr_reader_sql){0};
 }

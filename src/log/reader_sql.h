@@ -8,7 +8,8 @@ typedef struct mr_reader_sql {
     char *window;   /* $1 = after, $2 = limit */
     char *head;     /* highest visible position, in recovery? (text) */
     char *evidence; /* who holds a lock able to insert: id, prepared (text) */
-    char *snapshot; /* xmin, xmax of a snapshot taken now (text) */
+    char *xid;      /* a transaction id drawn now (text) */
+    char *snapshot; /* the oldest transaction id that still runs (text) */
 } mr_reader_sql;
 
 mr_error *mr__reader_sql_render(const mr_log_shape *shape, const mr_rows_want *want,

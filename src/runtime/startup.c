@@ -60,7 +60,7 @@ static mr_error *make_handler(mr_worker *w, mr_place *place)
 mr_error *mr__worker_prepare_place(mr_worker *w, PGconn *conn, mr_place *place)
 {
     mr_error *error = make_handler(w, place);
-    if (error == NULL && place->handler->check != NULL)
+    if (error == NULL && place->handler != NULL && place->handler->check != NULL)
         error = place->handler->check(place->handler, conn);
     return mr__error_prefix(error, "consumer '%s'", place->name);
 }
