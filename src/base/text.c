@@ -137,11 +137,12 @@ bool mr__text_utf8(const char *bytes, size_t length)
     return true;
 }
 
+enum { WORD_MAX = 64 }; /* what lies beyond is not compared */
+
 size_t mr__text_distance(const char *a, const char *b)
 {
-    enum { MAX = 64 };
-    size_t n = strnlen(a, MAX), m = strnlen(b, MAX);
-    size_t row[3][MAX + 1];
+    size_t n = strnlen(a, WORD_MAX), m = strnlen(b, WORD_MAX);
+    size_t row[3][WORD_MAX + 1];
     for (size_t j = 0; j <= m; j++)
         row[0][j] = j;
     for (size_t i = 1; i <= n; i++) {
@@ -174,6 +175,6 @@ int mr__text_nearest(const char *word, const char *const *names, size_t count)
         }
     }
     /* Beyond a third of the word a suggestion is noise. */
-    size_t limit = strlen(word) / 3 + 1;
+    size_t limit = strnlen(word, WORD_MAX) / 3 + 1;
     return best <= limit ? index : -1;
 }

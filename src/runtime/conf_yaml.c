@@ -185,6 +185,38 @@ static mr_error *read_root(reader *r)
     return NULL;
 }
 
+/* What the parser says, at its line. For bytes that are no text it knows only the offset. */
+static mr_error *syntax_error(const yaml_parser_t *parser, const char *text, size_t length,
+                              const char *origin)
+{
+    size_t line = parser->problem_mark.line + 1;
+    if (parser->error == YAML_READER_ERROR) {
+        line = 1;
+        for (size_t i = 0; i < length && i < parser->problem_offset; i++)
+            line += text[i] == '\n';
+    }
+    return mr__error(MR_E_CONFIG, "%s:%zu: not valid YAML: %s%s%s", origin, line,
+                     parser->problem != NULL ? parser->problem : "?",
+                     parser->context != NULL ? " " : "",
+                     parser->context != NULL ? parser->context : "");
+}
+
+/* Whatever follows the first document would be left out in silence. */
+static mr_error *expect_end(yaml_parser_t *parser, const char *text, size_t length,
+                            const char *origin)
+{
+    yaml_document_t document;
+    if (yaml_parser_load(parser, &document) == 0)
+        return syntax_error(parser, text, length, origin);
+    mr_error *error = NULL;
+    if (yaml_document_get_root_node(&document) != NULL)
+        error = mr__error(MR_E_CONFIG,
+                          "%s:%zu: a second document begins here; one file is one configuration",
+                          origin, document.start_mark.line + 1);
+    yaml_document_delete(&document);
+    return error;
+}
+
 mr_error *mr_conf_parse(mr_conf *conf, const char *text, size_t length, const char *origin)
 {
     yaml_parser_t parser;
@@ -193,16 +225,15 @@ mr_error *mr_conf_parse(mr_conf *conf, const char *text, size_t length, const ch
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, length);
     yaml_document_t document;
     if (yaml_parser_load(&parser, &document) == 0) {
-        mr_error *error = mr__error(
-            MR_E_CONFIG, "%s:%zu: not valid YAML: %s%s%s", origin, parser.problem_mark.line + 1,
-            parser.problem != NULL ? parser.problem : "?", parser.context != NULL ? " " : "",
-            parser.context != NULL ? parser.context : "");
+        mr_error *error = syntax_error(&parser, text, length, origin);
         yaml_parser_delete(&parser);
         return error;
     }
     reader r = {.document = &document, .origin = origin, .conf = conf};
     mr_error *error = read_root(&r);
     yaml_document_delete(&document);
+    if (error == NULL)
+        error = expect_end(&parser, text, length, origin);
     yaml_parser_delete(&parser);
     return error;
 }
