@@ -35,11 +35,8 @@ static mr_error *advance_tail(mr_reader *r, PGresult **rows, int64_t horizon, bo
     size_t count = 0;
     MR_TRY(mr__reader_positions(*rows, &positions, &count));
     *more = (int64_t)count >= r->limit;
-    if (r->asked == ASK_PUBLISHED)
-        while (count > 0 && positions[count - 1] > horizon) {
-            count--;
-            *more = false;
-        }
+    if (r->asked == ASK_PUBLISHED && mr__reader_cut(positions, &count, horizon))
+        *more = false;
     mr_frontier f = mr__frontier(r->tail, horizon, positions, count, *more);
     if (f.blocked) {
         mr__reader_note_gap(r, f.gap);
@@ -142,8 +139,6 @@ static mr_error *take_tail(mr_reader *r, PGresult **results, bool *moved, bool *
             return NULL;
     }
     mr__reader_count(r, *rows);
-    if (r->asked == ASK_PUBLISHED)
-        r->head = horizon;
     return advance_tail(r, rows, horizon, moved, more);
 }
 

@@ -66,6 +66,8 @@ int64_t mr__reader_limit(const mr_reader *r);
 /* Turns the rows after `from` up to the frontier into a window in the cache. Takes the result. */
 mr_error *mr__reader_publish(mr_reader *r, PGresult *rows, int64_t from, const mr_frontier *f,
                              int64_t seen, bool side) MR_MUST_CHECK;
+/* Leaves out the positions above `last`; true when there were any. */
+bool mr__reader_cut(const int64_t *positions, size_t *count, int64_t last);
 void mr__reader_count(mr_reader *r, const PGresult *rows);
 void mr__reader_number(char out[24], int64_t value);
 

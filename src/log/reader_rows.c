@@ -63,8 +63,18 @@ void mr__reader_count(mr_reader *r, const PGresult *rows)
     int n = PQntuples(rows);
     r->params.counts->reads++;
     r->params.counts->rows += n;
-    if (n > 0 && mr__rows_position(rows, n - 1) > r->head)
+    /* What is not published is not there. */
+    if (n > 0 && r->params.gap.strategy != MR_GAP_PUBLISHED &&
+        mr__rows_position(rows, n - 1) > r->head)
         r->head = mr__rows_position(rows, n - 1);
+}
+
+bool mr__reader_cut(const int64_t *positions, size_t *count, int64_t last)
+{
+    size_t before = *count;
+    while (*count > 0 && positions[*count - 1] > last)
+        (*count)--;
+    return *count < before;
 }
 
 void mr__reader_number(char out[24], int64_t value)
@@ -92,8 +102,11 @@ static void on_side(void *user, PGresult **results, mr_error *error)
         mr__reader_count(r, results[0]);
         error = mr__reader_positions(results[0], &positions, &count);
         mr_frontier f = {0};
+        bool more = (int64_t)count >= s->limit;
+        if (error == NULL && r->params.gap.strategy == MR_GAP_PUBLISHED)
+            more = !mr__reader_cut(positions, &count, s->horizon) && more;
         if (error == NULL)
-            f = mr__frontier(s->from, s->horizon, positions, count, (int64_t)count >= s->limit);
+            f = mr__frontier(s->from, s->horizon, positions, count, more);
         free(positions);
         /* Beyond the tail the tail's own windows serve; a hole above the horizon waits for the
          * proof, which may have come while this read was under way. */
@@ -131,10 +144,12 @@ void mr__reader_want(mr_reader *r, int64_t position)
     side_read *s = calloc(1, sizeof(*s));
     if (s == NULL)
         return;
+    /* A consumer may stand beyond what is published; the others still go no further than that. */
+    bool beyond = r->params.gap.strategy == MR_GAP_PUBLISHED && r->horizon > r->head;
     *s = (side_read){.reader = r,
                      .slot = slot,
                      .from = position,
-                     .horizon = r->horizon,
+                     .horizon = beyond ? r->head : r->horizon,
                      .limit = mr__reader_limit(r)};
     r->side[slot] = position;
     char from[24], limit[24];
