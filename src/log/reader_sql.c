@@ -9,17 +9,20 @@ void mr__reader_sql_holders(mr_buf *sql, const mr_log_shape *shape)
     mr__qname_quote(&quoted, &shape->table);
     MR_AUTO_BUF literal = {0};
     mr__literal_quote(&literal, mr__buf_text(&quoted));
-    /* An INSERT sent straight to a leaf locks the leaf only, so the whole tree is listed. Granted
-     * locks only: who still waits for the lock has not drawn its position yet. */
+    /* An INSERT sent straight to a partition, or to a table that inherits, locks that one only, so
+     * the whole tree is listed. Granted locks only: who still waits for the lock has not drawn its
+     * position yet. */
     mr__buf_printf(sql,
                    " FROM pg_catalog.pg_locks l WHERE l.locktype = 'relation' AND l.granted"
                    " AND l.database = (SELECT oid FROM pg_catalog.pg_database"
                    " WHERE datname = pg_catalog.current_database())"
                    " AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',"
                    " 'AccessExclusiveLock')"
-                   " AND l.relation IN (SELECT %s::pg_catalog.regclass::pg_catalog.oid UNION ALL"
-                   " SELECT t.relid::pg_catalog.oid FROM pg_catalog.pg_partition_tree(%s) t)",
-                   mr__buf_text(&literal), mr__buf_text(&literal));
+                   " AND l.relation IN (WITH RECURSIVE tree(id) AS ("
+                   "SELECT %s::pg_catalog.regclass::pg_catalog.oid UNION"
+                   " SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree"
+                   " ON i.inhparent = tree.id) SELECT id FROM tree)",
+                   mr__buf_text(&literal));
 }
 
 mr_error *mr__reader_sql_render(const mr_log_shape *shape, const mr_rows_want *want,
