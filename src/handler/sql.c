@@ -254,9 +254,9 @@ static void put_definition(mr_buf *sql, const mr_log_shape *shape)
     mr__rows_column(sql, shape, MR_COL_POSITION);
     mr__buf_puts(sql, " <= $2::int8 AND ($3::text[] IS NULL OR e.");
     mr__rows_column(sql, shape, MR_COL_AGGREGATE_TYPE);
-    mr__buf_puts(sql, " = ANY($3::text[])) AND ($4::text[] IS NULL OR e.");
+    mr__buf_puts(sql, "::text = ANY($3::text[])) AND ($4::text[] IS NULL OR e.");
     mr__rows_column(sql, shape, MR_COL_EVENT_TYPE);
-    mr__buf_puts(sql, " = ANY($4::text[]))");
+    mr__buf_puts(sql, "::text = ANY($4::text[]))");
 }
 
 static mr_error *fill_set(set_handler *h, const char *text, const mr_log_shape *shape,
