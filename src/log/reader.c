@@ -169,7 +169,7 @@ static void on_tail(void *user, PGresult **results, mr_error *error)
     if (r->gap != 0)
         mr__reader_warn_gap(r);
     /* A proof lets those on who wait at a hole below the tail. */
-    if (moved || first || r->horizon > horizon) {
+    if (moved || first || r->horizon > horizon || mr__reader_stuck_due(r)) {
         r->telling = true;
         r->params.on_progress(r->params.user);
         r->telling = false;
@@ -197,7 +197,8 @@ static bool make_room(mr_reader *r)
     mr__cache_release(&r->cache, r->lowest);
     if (!mr__cache_tail_full(&r->cache))
         return true;
-    if (!r->waiting)
+    /* A proof under way must go on too: somebody may wait for it at a hole below the tail. */
+    if (!r->waiting && r->ready && !mr__reader_proof_active(r))
         return false;
     mr__cache_evict_tail(&r->cache);
     return true;
@@ -256,6 +257,7 @@ static void forget(mr_reader *r)
     r->gap = 0;
     r->horizon = 0;
     r->head = 0;
+    r->stuck_count = 0;
     r->poll = POLL_BUSY;
     mr__reader_proven(r, 0);
     mr__cache_clear(&r->cache);
@@ -390,6 +392,7 @@ static void on_closed(uv_handle_t *handle)
     mr_reader *r = handle->data;
     mr__reader_sql_free(&r->sql);
     mr__settle_free(&r->settle);
+    free(r->stuck);
     free(r);
 }
 

@@ -31,6 +31,10 @@ struct mr_reader {
     int64_t step;                        /* milliseconds to the next look at the proof */
     int64_t gap, gap_seen, gap_warned;
     int64_t side[MR_READER_SIDE_READS]; /* places being read; -1 = free */
+    bool refused;                       /* somebody wanted a stretch while none was free */
+    /* Places before an undecided hole, as of `stuck_horizon`: read again only after a while. */
+    int64_t *stuck, stuck_horizon, stuck_since;
+    size_t stuck_count, stuck_capacity;
     int64_t row_bytes;
     mr_cache cache;
 };
@@ -66,6 +70,8 @@ int64_t mr__reader_limit(const mr_reader *r);
 /* Turns the rows after `from` up to the frontier into a window in the cache. Takes the result. */
 mr_error *mr__reader_publish(mr_reader *r, PGresult *rows, int64_t from, const mr_frontier *f,
                              int64_t seen, bool side) MR_MUST_CHECK;
+/* Whether somebody waits at a hole below the tail for so long that a new look at it is due. */
+bool mr__reader_stuck_due(mr_reader *r);
 /* Leaves out the positions above `last`; true when there were any. */
 bool mr__reader_cut(const int64_t *positions, size_t *count, int64_t last);
 void mr__reader_count(mr_reader *r, const PGresult *rows);

@@ -8,6 +8,7 @@
 enum {
     FIRST_LIMIT = 100,      /* rows of the first read, before row sizes are known */
     WINDOW_BYTES = 4 << 20, /* what a window should stay under */
+    STUCK_RETRY = 1000000,  /* microseconds between two looks at a hole below the tail */
 };
 
 /* ---- Windows ------------------------------------------------------------------------------- */
@@ -84,6 +85,42 @@ void mr__reader_number(char out[24], int64_t value)
 
 /* ---- Stretches for consumers far behind ---------------------------------------------------- */
 
+/* A hole below the tail is decided by the proof under way, or filled by a commit. Until then its
+ * readers must not take the place of those who have rows to read. */
+static bool is_stuck(const mr_reader *r, int64_t position)
+{
+    for (size_t i = 0; r->stuck_horizon == r->horizon && i < r->stuck_count; i++)
+        if (r->stuck[i] == position)
+            return true;
+    return false;
+}
+
+static void note_stuck(mr_reader *r, int64_t position)
+{
+    if (r->stuck_horizon != r->horizon || r->stuck_count == 0) {
+        r->stuck_count = 0;
+        r->stuck_horizon = r->horizon;
+        r->stuck_since = mr__reader_now(r);
+    }
+    if (r->stuck_count == r->stuck_capacity) {
+        size_t capacity = r->stuck_capacity == 0 ? 16 : r->stuck_capacity * 2;
+        int64_t *grown = realloc(r->stuck, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return; /* it will only be read once more */
+        r->stuck = grown;
+        r->stuck_capacity = capacity;
+    }
+    r->stuck[r->stuck_count++] = position;
+}
+
+bool mr__reader_stuck_due(mr_reader *r)
+{
+    if (r->stuck_count == 0 || mr__reader_now(r) - r->stuck_since < STUCK_RETRY)
+        return false;
+    r->stuck_count = 0;
+    return true;
+}
+
 typedef struct side_read {
     mr_reader *reader;
     int slot;
@@ -111,13 +148,16 @@ static void on_side(void *user, PGresult **results, mr_error *error)
         /* Beyond the tail the tail's own windows serve; a hole above the horizon waits for the
          * proof, which may have come while this read was under way. */
         news = f.to > s->from || r->horizon > s->horizon;
+        if (error == NULL && !news)
+            note_stuck(r, s->from);
         if (error == NULL && f.to > s->from) {
             PGresult *taken = results[0];
             results[0] = NULL;
             error = mr__reader_publish(r, taken, s->from, &f, mr__reader_now(r), true);
         }
     }
-    bool tell = error == NULL && news && !r->closing && r->following;
+    bool tell = error == NULL && (news || r->refused) && !r->closing && r->following;
+    r->refused = false;
     /* The server refused it: nobody else would ask again, so all starts anew after a while. */
     if (error != NULL && mr_error_code(error) != MR_E_CONNECT &&
         mr_error_code(error) != MR_E_CANCELLED)
@@ -130,7 +170,8 @@ static void on_side(void *user, PGresult **results, mr_error *error)
 
 void mr__reader_want(mr_reader *r, int64_t position)
 {
-    if (!r->following || r->closing || position >= r->tail || !mr__aconn_up(r->conn))
+    if (!r->following || r->closing || position >= r->tail || !mr__aconn_up(r->conn) ||
+        is_stuck(r, position))
         return;
     int slot = -1;
     for (int i = 0; i < MR_READER_SIDE_READS; i++) {
@@ -139,8 +180,10 @@ void mr__reader_want(mr_reader *r, int64_t position)
         if (r->side[i] < 0)
             slot = i;
     }
-    if (slot < 0)
+    if (slot < 0) {
+        r->refused = true; /* whoever ends first tells everybody */
         return;
+    }
     side_read *s = calloc(1, sizeof(*s));
     if (s == NULL)
         return;
