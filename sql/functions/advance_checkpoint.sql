@@ -6,9 +6,11 @@
 --   MR003  the consumer is assigned to another worker
 -- Locks nothing but the checkpoint row: the assignment is only read, in a snapshot taken after the lock was got,
 -- so the leader never waits for a batch. A NULL worker skips the ownership check.
+-- Waits only a moment for the row (55P03, try again): a new owner whose predecessor's batch still runs must not keep
+-- an executor, which has other consumers to serve, waiting for it.
 CREATE OR REPLACE FUNCTION {{fn:advance_checkpoint}}(
     consumer text, worker uuid, expected bigint, target bigint)
-RETURNS void LANGUAGE plpgsql VOLATILE AS $mr$
+RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '250ms' AS $mr$
 DECLARE
     found_position bigint;
     owner uuid;
