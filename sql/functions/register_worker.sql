@@ -1,16 +1,20 @@
 -- register_worker(…): makes or renews a worker's row and the assignments it can take, and takes its session lock.
 -- Called each time the worker's control connection comes up. Rows that have been silent for `stale_after` are
--- removed on the way. `lock_id` is NULL where sessions do not last (a transaction pooler).
--- Returns 0 when the worker was declared dead and needs a new id, 1 when it is registered but an older session of
+-- removed on the way. `lock_id` is NULL where sessions do not last (a transaction pooler). `again`: it was registered
+-- before, so its row must be there.
+-- Returns 0 when the worker was declared dead or its row is gone, and needs a new id, 1 when it is registered but an older session of
 -- its own still held the lock (try again), 2 when all is done. That older session is ended: after a cut that the
 -- server has not noticed it would keep its locks, the leader's among them, until TCP gives up, for hours.
 CREATE OR REPLACE FUNCTION {{fn:register_worker}}(
     worker uuid, new_host text, new_pid integer, new_version text, new_consumers text[],
-    lock_id bigint, stale_after interval)
+    lock_id bigint, stale_after interval, again boolean)
 RETURNS integer LANGUAGE plpgsql VOLATILE AS $mr$
 BEGIN
     DELETE FROM {{worker_nodes}} AS n
         WHERE n.heartbeat_at < pg_catalog.clock_timestamp() - stale_after AND n.worker_id <> worker;
+    IF again AND NOT EXISTS (SELECT FROM {{worker_nodes}} AS n WHERE n.worker_id = worker) THEN
+        RETURN 0;
+    END IF;
     INSERT INTO {{worker_nodes}} AS n (worker_id, host, pid, version, consumers, session_lock)
         VALUES (worker, new_host, new_pid, new_version, new_consumers, lock_id)
         ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = pg_catalog.clock_timestamp(),

@@ -47,7 +47,8 @@ mr_error *mr__control_init(mr_worker *w)
 {
     mr_control *c = &w->fleet;
     MR_TRY(render(&w->names, "register_worker",
-                  "($1::uuid, $2::text, $3::int4, $4::text, $5::text[], $6::int8, $7::interval)",
+                  "($1::uuid, $2::text, $3::int4, $4::text, $5::text[], $6::int8, $7::interval,"
+                  " $8::bool)",
                   "", &c->register_sql));
     MR_TRY(render(&w->names, "control_tick",
                   "($1::uuid, $2::bool, $3::jsonb, $4::int8, $5::bool, $6::bool, $7::interval)",
@@ -403,8 +404,9 @@ static void send_register(mr_worker *w)
     mr_flight_statement listen = {.sql = w->fleet.listen_sql};
     mr_flight_statement enrol = {
         .sql = w->fleet.register_sql,
-        .count = 7,
-        .values = {w->id, host, pid, MR_VERSION, consumers, by_lease(w) ? NULL : lock, stale}};
+        .count = 8,
+        .values = {w->id, host, pid, MR_VERSION, consumers, by_lease(w) ? NULL : lock, stale,
+                   w->fleet.registered > 0 ? "true" : "false"}};
     mr_flight_statement flight[2] = {listen, enrol};
     w->fleet.busy = true;
     /* Without sessions there is nothing to listen on: looks alone must do. */

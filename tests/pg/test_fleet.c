@@ -12,9 +12,10 @@
 #define A "'00000000-0000-7000-8000-00000000000a'"
 #define B "'00000000-0000-7000-8000-00000000000b'"
 #define C "'00000000-0000-7000-8000-00000000000c'"
-#define REGISTER(id, lock, consumers)                                                              \
+#define REGISTER_AS(id, lock, consumers, again)                                                    \
     "SELECT millrace.register_worker(" id ", 'host', 1, '0', '" consumers "', " lock               \
-    ", '10 s'::interval)"
+    ", '10 s', " again ")"
+#define REGISTER(id, lock, consumers) REGISTER_AS(id, lock, consumers, "false")
 #define TICK(what, id, lock, is_leader, timeout)                                                   \
     "SELECT " what " FROM millrace.control_tick(" id ", true, '{}', " lock ", " is_leader          \
     ", true, '" timeout "')"
@@ -402,13 +403,19 @@ static void registration_clears_the_very_stale(void **state)
     /* Its own row is not thrown away, however old: the worker comes back under the same id. */
     run(conn, "UPDATE millrace.worker_nodes SET heartbeat_at = clock_timestamp() - interval"
               " '1 h' WHERE worker_id = " C);
-    assert_int_equal(number(conn, REGISTER(C, "NULL", "{y}")), 2);
+    assert_int_equal(number(conn, REGISTER_AS(C, "NULL", "{y}", "true")), 2);
     assert_string_equal(value(conn, "SELECT consumers FROM millrace.worker_nodes"
                                     " WHERE worker_id = " C),
                         "{y}");
     run(conn, "UPDATE millrace.worker_nodes SET state = 'dead' WHERE worker_id = " C);
     assert_int_equal(number(conn, REGISTER(C, "NULL", "{y}")), 0);
     assert_string_equal(value(conn, TICK("known", C, "NULL", "false", "10 s")), "f");
+    /* Nor does one come back under an id whose row is gone. */
+    run(conn, "DELETE FROM millrace.worker_nodes WHERE worker_id = " C);
+    assert_int_equal(number(conn, REGISTER_AS(C, "NULL", "{y}", "true")), 0);
+    assert_int_equal(number(conn, "SELECT count(*) FROM millrace.worker_nodes"
+                                  " WHERE worker_id = " C),
+                     0);
 }
 
 /* A worker that comes back while its old session still stands (half open: the server does not know
@@ -544,8 +551,8 @@ static void a_rebalance_waits_for_no_batch(void **state)
     assert_int_equal(number(conn, BURY(A, "7", A)), 1);
     run(conn, "DELETE FROM millrace.worker_nodes WHERE worker_id = " A);
     /* The new owner meets the old one's batch. Whatever it is told, it does not get in between. */
-    run(next, "SET lock_timeout = '100ms'");
     assert_refused(next, "SELECT millrace.advance_checkpoint('x', " B ", 0, 7)", "55P03");
+    assert_string_equal(value(next, "SHOW lock_timeout"), "0"); /* the handler's own is untouched */
     run(batch, "COMMIT");
     assert_refused(next, "SELECT millrace.advance_checkpoint('x', " B ", 0, 7)", "MR002");
     run(next, "SELECT millrace.advance_checkpoint('x', " B ", 5, 7)");
@@ -564,7 +571,7 @@ static void two_fleets(void **state)
     const mr_schema_input input = {.names = &second.names, .log = &second.spec};
     assert_ok(mr__schema_apply(conn, &input, NULL));
     run(conn, REGISTER(A, "101", "{x}"));
-    run(conn, "SELECT other.register_worker(" B ", 'host', 1, '0', '{x}', 102, '10 s')");
+    run(conn, "SELECT other.register_worker(" B ", 'host', 1, '0', '{x}', 102, '10 s', false)");
     assert_int_equal(number(conn, "SELECT count(*) FROM millrace.worker_nodes"), 1);
     assert_int_equal(number(conn, "SELECT count(*) FROM other.worker_nodes"), 1);
     assert_string_equal(value(conn, TICK("leader", A, "NULL", "false", "10 s")), "t");
