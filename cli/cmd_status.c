@@ -46,7 +46,9 @@ static void print_status(const PGresult *rows, const json_t *status)
     size_t i;
     json_t *problem;
     json_array_foreach(json_object_get(status, "problems"), i, problem)
+    {
         cli_print_line(i == 0 ? "\n- " : "- ", json_string_value(problem));
+    }
 }
 
 static mr_error *run(cli_context *cli, const cli_args *args)

@@ -95,7 +95,9 @@ static mr_error *take_picture(const json_t *picture, const mr_absent *before, mr
     size_t i;
     json_t *item;
     json_array_foreach(json_object_get(picture, "workers"), i, item)
+    {
         MR_TRY(take_worker(item, before, after, fleet, stale));
+    }
     json_array_foreach(json_object_get(picture, "assignments"), i, item)
     {
         const char *name = json_string_value(json_object_get(item, "name"));
