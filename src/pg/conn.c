@@ -30,8 +30,34 @@ void mr__conn_keywords(const mr_conn_params *params, const char *keys[MR_CONN_KE
     values[n] = NULL;
 }
 
+/* libpq quotes what it cannot parse, and with it a password. Only what names an option is safe to
+ * repeat. */
+static mr_error *check_conninfo(const char *conninfo)
+{
+    /* Without either it is just a database's name. */
+    if (strchr(conninfo, '=') == NULL && strstr(conninfo, "://") == NULL)
+        return NULL;
+    char *why = NULL;
+    PQconninfoOption *options = PQconninfoParse(conninfo, &why);
+    if (options != NULL) {
+        PQconninfoFree(options);
+        return NULL;
+    }
+    static const char *const safe[] = {"invalid connection option", "invalid URI query parameter"};
+    bool tell = false;
+    for (size_t i = 0; why != NULL && i < sizeof(safe) / sizeof(safe[0]); i++)
+        tell = tell || strncmp(why, safe[i], strlen(safe[i])) == 0;
+    mr_error *error = mr__error(MR_E_CONNECT,
+                                "the database's URI or connection string is not valid%s%s; write "
+                                "postgresql://user@host:port/database",
+                                tell ? ": " : "", tell ? why : "");
+    PQfreemem(why);
+    return error;
+}
+
 mr_error *mr_connect(const char *conninfo, const char *application, PGconn **out)
 {
+    MR_TRY(check_conninfo(conninfo));
     const char *keys[MR_CONN_KEYS], *values[MR_CONN_KEYS];
     mr_conn_params params = {.conninfo = conninfo, .application = application};
     mr__conn_keywords(&params, keys, values);
