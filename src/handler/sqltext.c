@@ -97,6 +97,20 @@ static size_t opaque(const char *p)
     return 0;
 }
 
+/* Numbers are ours: one in the text would mean another value, or one that is never given. */
+static mr_error *refuse_numbers(const char *text)
+{
+    for (const char *p = text; *p != '\0';) {
+        size_t skip = opaque(p);
+        if (skip == 0 && p[0] == '$' && isdigit((unsigned char)p[1]))
+            return mr__error(MR_E_CONFIG,
+                             "$%d is no parameter of a handler; name the column that is meant",
+                             p[1] - '0');
+        p += skip > 0 ? skip : 1;
+    }
+    return NULL;
+}
+
 /* ---- Named parameters ---------------------------------------------------------------------- */
 
 static const char *param_type(int param)
@@ -162,6 +176,7 @@ static int number_of(mr_sql_text *text, int param)
 
 mr_error *mr__sqltext_params(const char *text, mr_sql_text *out)
 {
+    MR_TRY(refuse_numbers(text));
     mr_sql_text result = {0};
     MR_AUTO_BUF sql = {0};
     const char *p = text;
@@ -216,6 +231,7 @@ static bool is_word(const char *p, const char *word)
 
 mr_error *mr__sqltext_batch(const char *text, const char *definition, char **out)
 {
+    MR_TRY(mr__error_prefix(refuse_numbers(text), "sql_batch"));
     const char *rest = skip_blank(text);
     const char *recursive = "";
     bool merged = is_word(rest, "with");
