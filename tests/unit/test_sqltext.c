@@ -80,7 +80,7 @@ static void left_alone(void **state)
                                        "SELECT \":data",
                                        "SELECT /* :data",
                                        "SELECT $$ :data",
-                                       "SELECT $1, a$b$:1",
+                                       "SELECT a$b$:1, a$1",
                                        "SELECT U&'\\0041:data'",
                                        "SELECT B'1' :",
                                        ":",
@@ -104,6 +104,12 @@ static void unknown_names(void **state)
     refused("SELECT :something_else_entirely", "there are :data");
     refused("SELECT :Data", "did you mean :data?");
     refused("SELECT :\xC3\xA9", "unknown parameter");
+    refused("SELECT $1, :data", "$1 is no parameter");
+    refused("SELECT '$1' || $2", "$2 is no parameter");
+    char *got = NULL;
+    mr_error *error = mr__sqltext_batch("SELECT $5 FROM batch", "D", &got);
+    assert_non_null(strstr(mr_error_message(error), "$5 is no parameter"));
+    mr_error_free(error);
     char text[300] = "SELECT :";
     memset(text + 8, 'x', 200);
     text[208] = '\0';
@@ -173,7 +179,7 @@ static void any_bytes(void **state)
             mr__sqltext_free(&got);
         mr_error_free(error);
         char *batch = NULL;
-        assert_null(mr__sqltext_batch(text, "D", &batch));
+        mr_error_free(mr__sqltext_batch(text, "D", &batch));
         mr_free(batch);
     }
 }
