@@ -447,8 +447,13 @@ static void more_statements_than_the_cache_holds(void **state)
         assert_error(mr__tx_commit(tx, NULL), MR_E_DB, "does not exist");
     }
     mr__session_close(session);
+}
 
-    session = plain_session(s);
+static void statements_that_could_not_be_prepared(void **state)
+{
+    scratch *s = *state;
+    run(s->conn, "CREATE TABLE t (n int)");
+    mr_session *session = plain_session(s);
     for (int round = 0; round < 3; round++) {
         mr_tx *tx = begin(session);
         assert_ok(mr_tx_exec(tx, "SELECT 1 / 0", 0, NULL));
@@ -554,6 +559,7 @@ int main(void)
         TEST(a_killed_backend),
         TEST(control_words),
         TEST(more_statements_than_the_cache_holds),
+        TEST(statements_that_could_not_be_prepared),
         TEST(statements_that_vanish),
         TEST(a_commit_that_fails),
         TEST(a_deadline_during_the_commit),

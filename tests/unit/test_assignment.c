@@ -331,6 +331,8 @@ static void a_second_look_moves_nothing(void **state)
 static int fewest_moves(int workers, int consumers, const int *owners)
 {
     int total = 1, best = MOST;
+    if (workers == 0)
+        return best;
     for (int c = 0; c < consumers; c++)
         total *= workers;
     for (int code = 0; code < total; code++) {
@@ -379,6 +381,8 @@ static int best_spread(const mr_fleet *fleet)
 {
     int workers = (int)fleet->member_count, consumers = (int)fleet->duty_count;
     int total = 1, best = MOST;
+    if (workers == 0)
+        return best;
     for (int c = 0; c < consumers; c++)
         total *= workers;
     for (int code = 0; code < total; code++) {

@@ -152,8 +152,8 @@ static void odd_json(void **state)
         "{\"workers\": [{\"id\": \"a\", \"consumers\": null}]}",
         "{\"workers\": [{\"id\": \"a\", \"consumers\": \"x\"}]}",
         "{\"workers\": [{\"id\": \"a\", \"consumers\": {\"x\": 1}}]}",
-        "{\"workers\": [{\"id\": \"a\", \"consumers\": [null, 1, \"\", {}, \"x\", \"x\"]}],"
-        " \"assignments\": [{\"name\": \"x\"}, {\"name\": \"x\"}, {\"name\": \"\"}]}",
+        "{\"workers\": [{\"id\": \"a\", \"consumers\": [null, 1, \"\", {}, \"x\", \"x\"]}]}",
+        "{\"assignments\": [{\"name\": \"x\"}, {\"name\": \"x\"}, {\"name\": \"\"}]}",
         "{\"workers\": [{\"id\": \"a\", \"stale\": \"yes\", \"absent\": 1, \"draining\": null}]}",
         "{\"workers\": [{\"id\": \"a\", \"stale\": true}, {\"id\": \"a\", \"stale\": true}]}",
         "{\"workers\": [{\"id\": \"a\", \"absent\": true}, {\"id\": \"a\", \"absent\": true}]}",

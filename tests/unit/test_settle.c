@@ -209,7 +209,7 @@ static void look_at_locks(reader *r, const model *m)
 
 static void look_at_rows(reader *r, const model *m)
 {
-    int64_t rows[POSITIONS];
+    int64_t rows[POSITIONS] = {0};
     size_t count = 0;
     for (int64_t p = r->tail + 1; p <= m->sequence && (int)count < r->limit; p++)
         if (m->visible[p])
