@@ -3,10 +3,12 @@
 #include "consumer/batch.h"
 
 #include "cluster/template.h"
+#include "pg/conn.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 mr_batch *mr__batch_new(void)
 {
@@ -52,6 +54,7 @@ mr_error *mr__batch_add_window(mr_batch *batch, mr_window *window)
 
 mr_error *mr__batch_add_holes(mr_batch *batch, const mr_window *window, int64_t from, int64_t to)
 {
+    batch->server = window->server;
     for (size_t i = 0; i < window->hole_count; i++) {
         mr_hole hole = window->holes[i];
         if (hole.last <= from || hole.first > to)
@@ -78,7 +81,10 @@ mr_error *mr__batch_sql_render(const mr_names *names, mr_batch_sql *out)
     mr__buf_puts(&advance, "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout',"
                            " $5::text, true), ");
     mr__names_function(names, "advance_checkpoint", &advance);
-    mr__buf_puts(&advance, "($1::text, $2::uuid, $3::int8, $4::int8)");
+    /* What was read on a server that has been replaced means nothing on its successor, where the
+     * same positions may be other events: no checkpoint is at -1, so the fence holds. */
+    mr__buf_puts(&advance, "($1::text, $2::uuid, CASE WHEN $6::int8 IN (0, " MR_SERVER_SQL ")"
+                           " THEN $3::int8 ELSE -1 END, $4::int8)");
 
     MR_AUTO_BUF skips = {0};
     mr__buf_puts(&skips, "INSERT INTO ");
@@ -107,12 +113,13 @@ void mr__batch_sql_free(mr_batch_sql *sql)
 
 static mr_error *queue_advance(const mr_batch *batch, mr_tx *tx)
 {
-    char expected[24], target[24], idle[32];
+    char expected[24], target[24], idle[32], server[24];
     (void)snprintf(expected, sizeof(expected), "%" PRId64, batch->expected);
     (void)snprintf(target, sizeof(target), "%" PRId64, batch->target);
     (void)snprintf(idle, sizeof(idle), "%" PRId64 "ms", batch->timeout / 1000 + 1000);
-    const char *values[] = {batch->consumer, batch->worker_id, expected, target, idle};
-    return mr_tx_exec(tx, batch->sql->advance, 5, values);
+    (void)snprintf(server, sizeof(server), "%" PRId64, batch->server);
+    const char *values[] = {batch->consumer, batch->worker_id, expected, target, idle, server};
+    return mr_tx_exec(tx, batch->sql->advance, 6, values);
 }
 
 /* What made each strategy believe that a position will never come. */
@@ -179,6 +186,17 @@ static mr_error *work(mr_batch *batch, mr_tx *tx)
     return batch->handler->run(batch->handler, tx, &run);
 }
 
+/* The fence as MR_SERVER_SQL raised it, in words that say so. */
+static mr_error *name_other_server(mr_error *error)
+{
+    if (strcmp(mr_error_sqlstate(error), "MR002") != 0 ||
+        strstr(mr_error_message(error), "not at -1 ") == NULL)
+        return error;
+    mr_error_free(error);
+    return mr__error_db(MR_E_FENCED, "MR002", false,
+                        "its events were read from another server than the one that answers now");
+}
+
 /* The handler's own error, unless a statement of it failed on the server: that is the cause. */
 static mr_error *give_up(mr_batch *batch, mr_tx *tx, mr_error *own, int *failed)
 {
@@ -204,6 +222,8 @@ void mr__batch_run(mr_batch *batch, mr_session *session)
         mr_error *own = work(batch, tx);
         batch->error = own == NULL ? mr__tx_commit(tx, &failed) : give_up(batch, tx, own, &failed);
     }
+    if (batch->error != NULL)
+        batch->error = name_other_server(batch->error);
     if (batch->error != NULL && failed >= 0 && (size_t)failed < batch->count)
         batch->failed_position = batch->events[failed]->position;
     batch->round_trips = mr__session_round_trips(session) - before;

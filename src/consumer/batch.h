@@ -25,6 +25,7 @@ typedef struct mr_batch {
     mr_handler *handler;
     int64_t timeout;
     int64_t expected, target; /* the checkpoint before and after */
+    int64_t server;           /* where its events were read, see MR_SERVER_SQL; 0 = unknown */
     const mr_event **events;
     size_t count, capacity;
     mr_window **windows; /* referenced */
@@ -45,7 +46,8 @@ mr_batch *mr__batch_new(void);
 void mr__batch_free(mr_batch *batch);
 mr_error *mr__batch_add_event(mr_batch *batch, const mr_event *event) MR_MUST_CHECK;
 mr_error *mr__batch_add_window(mr_batch *batch, mr_window *window) MR_MUST_CHECK;
-/* Adds those of the window's holes that lie in (from, to]. */
+/* Adds those of the window's holes that lie in (from, to], and notes which server showed it. Called
+ * for each window that the batch passes, also without events. */
 mr_error *mr__batch_add_holes(mr_batch *batch, const mr_window *window, int64_t from,
                               int64_t to) MR_MUST_CHECK;
 /* Runs it on a session; the outcome is in the batch. */

@@ -117,6 +117,7 @@ static mr_error *take_tail(mr_reader *r, PGresult **results, bool *moved, bool *
             r->head = mark;
         if (!check_primary(r, results[0]))
             return NULL;
+        r->server = strtoll(PQgetvalue(results[0], 0, 2), NULL, 10);
         rows = &results[1];
         if (mr__reader_by_evidence(r)) {
             MR_TRY(mr__reader_feed_proof(r, results[1], true, mark));
@@ -132,6 +133,7 @@ static mr_error *take_tail(mr_reader *r, PGresult **results, bool *moved, bool *
         horizon = r->horizon;
     } else if (r->asked == ASK_PUBLISHED) {
         horizon = PQntuples(results[0]) > 0 ? strtoll(PQgetvalue(results[0], 0, 0), NULL, 10) : 0;
+        r->server = PQntuples(results[0]) > 0 ? strtoll(PQgetvalue(results[0], 0, 1), NULL, 10) : 0;
         mr__reader_proven(r, horizon);
         rows = &results[1];
         r->head = horizon;
@@ -258,6 +260,7 @@ static void forget(mr_reader *r)
     r->horizon = 0;
     r->head = 0;
     r->stuck_count = 0;
+    r->server = 0;
     r->poll = POLL_BUSY;
     mr__reader_proven(r, 0);
     mr__cache_clear(&r->cache);

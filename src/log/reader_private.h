@@ -36,6 +36,7 @@ struct mr_reader {
     int64_t *stuck, stuck_horizon, stuck_since;
     size_t stuck_count, stuck_capacity;
     int64_t row_bytes;
+    int64_t server; /* whom this connection reached, see MR_SERVER_SQL; 0 = not yet known */
     mr_cache cache;
 };
 

@@ -52,6 +52,7 @@ mr_error *mr__reader_publish(mr_reader *r, PGresult *rows, int64_t from, const m
     mr_window *window = NULL;
     MR_TRY(
         mr__window_new(rows, r->params.want.light, from, f->to, f->rows, seen, r->head, &window));
+    window->server = r->server;
     learn_size(r, window, total);
     r->params.counts->windows++;
     r->params.counts->holes += (int64_t)window->hole_count;

@@ -1,6 +1,8 @@
 /* The statements of the reader, rendered once for a log. */
 #include "log/reader_sql.h"
 
+#include "pg/conn.h"
+
 #include <stdlib.h>
 
 void mr__reader_sql_holders(mr_buf *sql, const mr_log_shape *shape)
@@ -39,7 +41,7 @@ mr_error *mr__reader_sql_render(const mr_log_shape *shape, const mr_rows_want *w
     MR_AUTO_BUF head = {0};
     mr__buf_puts(&head, "SELECT coalesce(max(");
     mr__rows_column(&head, shape, MR_COL_POSITION);
-    mr__buf_puts(&head, "), 0)::int8, pg_catalog.pg_is_in_recovery() FROM ");
+    mr__buf_puts(&head, "), 0)::int8, pg_catalog.pg_is_in_recovery(), " MR_SERVER_SQL " FROM ");
     mr__qname_quote(&head, &shape->table);
 
     MR_AUTO_BUF evidence = {0};

@@ -24,6 +24,7 @@ typedef struct mr_window {
     size_t hole_count;
     size_t bytes;
     PGresult *result;
+    int64_t server;         /* which server showed it (MR_SERVER_SQL); 0 = unknown */
     struct mr_window *next; /* in the cache */
     bool side;              /* read for a consumer far behind, not at the tail */
 } mr_window;

@@ -17,6 +17,11 @@ enum { MR_CONN_KEYS = 12 };
 void mr__conn_keywords(const mr_conn_params *params, const char *keys[MR_CONN_KEYS],
                        const char *values[MR_CONN_KEYS]);
 
+/* SQL for a number that tells a server from its predecessor: a restart or a fail-over changes it.
+ */
+#define MR_SERVER_SQL                                                                              \
+    "(pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time()) * 1000000)::int8"
+
 /* Runs one statement and wants success. `rows` may be NULL; else *rows is the caller's, PQclear().
  * Text format both ways. Not in pipeline mode. */
 mr_error *mr__pg_query(PGconn *conn, PGresult **rows, const char *sql, int count,

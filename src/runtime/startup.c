@@ -28,7 +28,7 @@ mr_error *mr__worker_statements(mr_worker *w)
     mr__buf_puts(&checkpoints, " WHERE consumer_name = ANY($1::text[])");
     MR_TRY(take_text(&checkpoints, &w->checkpoints_sql));
     MR_AUTO_BUF published = {0};
-    mr__buf_puts(&published, "SELECT max(position) FROM ");
+    mr__buf_puts(&published, "SELECT max(position), " MR_SERVER_SQL " FROM ");
     mr__qname_quote(&published, &w->names.table[MR_TABLE_PUBLISHED]);
     MR_TRY(take_text(&published, &w->published_sql));
     if (mr__bag_number(&w->conf->bag, MR_OPT_DISPATCHER) != 1)
