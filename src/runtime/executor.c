@@ -1,9 +1,12 @@
 /* The executors: threads that run batches, each with at most one connection. */
 #include "runtime/executor.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+enum { GHOST_DEADLINE = 5000000 }; /* microseconds to end a session that was left behind */
 
 typedef struct queue {
     mr_batch *first, *last;
@@ -71,48 +74,86 @@ static void finish(mr_executors *e, mr_batch *batch)
     e->params.notify(e->params.user);
 }
 
-static void close_session(mr_executors *e, mr_session **session)
+/* A thread's connection. */
+typedef struct seat {
+    mr_session *session; /* NULL = none */
+    int renewal;         /* of which it is */
+    int backend;         /* process id of the server's side */
+    int ghost;           /* the backend of a connection that was lost, 0 = none */
+} seat;
+
+static void close_session(mr_executors *e, seat *s)
 {
-    if (*session == NULL)
+    if (s->session == NULL)
         return;
-    mr__session_close(*session);
-    *session = NULL;
+    mr__session_close(s->session);
+    s->session = NULL;
     atomic_fetch_sub(e->params.connections, 1);
 }
 
-static mr_error *want_session(mr_executors *e, mr_session **session, int *renewal)
+/* The server may not know that a connection is lost: when a firewall forgot it, or a host in
+ * between fell silent. It then waits for the rest of the batch, which no timeout of its own ends as
+ * long as the pipeline has no sync, and holds the checkpoint's row until TCP gives up, for hours.
+ */
+static void end_ghost(mr_executors *e, mr_session *session, int backend)
+{
+    char pid[16];
+    (void)snprintf(pid, sizeof(pid), "%d", backend);
+    const char *values[] = {pid, e->params.session.conn.application};
+    mr_tx *tx = NULL;
+    mr_error *error =
+        mr__tx_begin(session, mr__clock_now(e->params.session.clock) + GHOST_DEADLINE, &tx);
+    if (error == NULL) {
+        error = mr_tx_exec(tx,
+                           "SELECT pg_catalog.pg_terminate_backend(a.pid)"
+                           " FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = $1::int4"
+                           " AND a.application_name = $2::text AND a.xact_start IS NOT NULL",
+                           2, values);
+        mr_error_free(error);
+        error = mr__tx_commit(tx, NULL);
+    }
+    mr_error_free(error); /* the batch meets the same trouble and tells it */
+}
+
+static mr_error *want_session(mr_executors *e, seat *s)
 {
     int renewals = atomic_load(&e->renewals);
-    if (*session != NULL && (!mr__session_usable(*session) || *renewal != renewals))
-        close_session(e, session);
-    *renewal = renewals;
-    if (*session != NULL)
+    bool lost = s->session != NULL && !mr__session_usable(s->session);
+    if (lost)
+        s->ghost = s->backend;
+    if (lost || s->renewal != renewals)
+        close_session(e, s);
+    s->renewal = renewals;
+    if (s->session != NULL)
         return NULL;
-    MR_TRY(mr__session_open(&e->params.session, session));
+    MR_TRY(mr__session_open(&e->params.session, &s->session));
     atomic_fetch_add(e->params.connections, 1);
+    s->backend = PQbackendPID(mr__session_conn(s->session));
+    if (s->ghost != 0)
+        end_ghost(e, s->session, s->ghost);
+    s->ghost = 0;
     return NULL;
 }
 
 static void *run(void *argument)
 {
     mr_executors *e = argument;
-    mr_session *session = NULL;
+    seat own = {0};
     bool idle = false;
-    int renewal = 0;
     for (;;) {
-        mr_batch *batch = next_batch(e, session != NULL, &idle);
+        mr_batch *batch = next_batch(e, own.session != NULL, &idle);
         if (batch == NULL && !idle)
             break;
         if (batch == NULL) {
-            close_session(e, &session);
+            close_session(e, &own);
             continue;
         }
-        batch->error = want_session(e, &session, &renewal);
+        batch->error = want_session(e, &own);
         if (batch->error == NULL)
-            mr__batch_run(batch, session);
+            mr__batch_run(batch, own.session);
         finish(e, batch);
     }
-    close_session(e, &session);
+    close_session(e, &own);
     return NULL;
 }
 
