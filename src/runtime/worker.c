@@ -292,8 +292,12 @@ static void on_control_state(void *user, bool up)
 {
     mr_worker *w = user;
     mr__count(w, MR_METRIC_CONNECTIONS, up ? 1 : -1);
-    if (up && mr__aconn_connects(w->control) > 1)
+    if (up && mr__aconn_connects(w->control) > 1) {
         mr__count(w, MR_METRIC_RECONNECTS, 1);
+        /* What cut one connection may have cut the other; its own deadline is a long one. */
+        if (mr__aconn_pending(mr__reader_conn(w->reader)) > 0)
+            mr__aconn_restart(mr__reader_conn(w->reader), "no answer while the other came back");
+    }
     mr__control_state(w, up);
     if (up && w->listener == NULL)
         listen_on(w, w->control);
