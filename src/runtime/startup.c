@@ -123,6 +123,20 @@ static mr_error *check_rights(mr_worker *w, PGconn *conn)
                        mr__buf_text(&skips), "USAGE", mr__buf_text(&grant));
 }
 
+/* Batches say READ WRITE themselves; registering and ticking are plain statements. */
+static mr_error *check_writable(PGconn *conn)
+{
+    MR_AUTO_RESULT rows = NULL;
+    MR_TRY(mr__pg_query(conn, &rows, "SHOW default_transaction_read_only", 0, NULL));
+    if (strcmp(PQgetvalue(rows, 0, 0), "on") != 0)
+        return NULL;
+    return mr__error(MR_E_SCHEMA,
+                     "default_transaction_read_only is on for the role %s or its database, so a "
+                     "worker cannot register; run: ALTER ROLE %s SET default_transaction_read_only "
+                     "= off",
+                     PQuser(conn), PQuser(conn));
+}
+
 /* Session locks do not survive a transaction pooler, and what goes wrong then is hard to see. */
 static mr_error *warn_pooler(mr_worker *w, PGconn *conn)
 {
@@ -145,6 +159,7 @@ mr_error *mr__worker_prepare(mr_worker *w, PGconn *conn)
     MR_TRY(mr__log_shape_read(conn, &w->log_spec, &w->shape));
     MR_TRY(mr__log_shape_check(conn, &w->shape, strategy == MR_GAP_SETTLED));
     MR_TRY(check_rights(w, conn));
+    MR_TRY(check_writable(conn));
     MR_TRY(mr__schema_require(conn, &schema));
     MR_TRY(warn_pooler(w, conn));
     for (size_t i = 0; i < w->place_count; i++)
