@@ -248,9 +248,10 @@ void mr__dispatch_timer(uv_timer_t *timer)
 
 /* ---- Checkpoints --------------------------------------------------------------------------- */
 
+/* Only for who waits for it: the answer may be older than a batch that has committed since. */
 static void place_loaded(mr_place *p, int64_t position)
 {
-    if (p->state == MR_PLACE_RUNNING || p->state == MR_PLACE_PAUSED)
+    if (p->state != MR_PLACE_LOADING && p->state != MR_PLACE_AWAY)
         return;
     drop_draft(p);
     p->saved = position;
