@@ -156,6 +156,8 @@ static void on_tail(void *user, PGresult **results, mr_error *error)
     int64_t horizon = r->horizon;
     if (error == NULL && !r->closing && r->following)
         error = take_tail(r, results, &moved, &more);
+    if (error == NULL && !r->closing && r->following)
+        mr__reader_age(r);
     if (error != NULL && mr_error_code(error) != MR_E_CONNECT &&
         mr_error_code(error) != MR_E_CANCELLED) {
         mr__log(r->params.logger, MR_ERROR, "reading the log failed",
@@ -199,8 +201,8 @@ static bool make_room(mr_reader *r)
     mr__cache_release(&r->cache, r->lowest);
     if (!mr__cache_tail_full(&r->cache))
         return true;
-    /* A proof under way must go on too: somebody may wait for it at a hole below the tail. */
-    if (!r->waiting && r->ready && !mr__reader_proof_active(r))
+    /* Holes must be looked at all the same: somebody may wait at one below the tail. */
+    if (!r->waiting && r->ready && !mr__reader_proof_active(r) && r->stuck_count == 0)
         return false;
     mr__cache_evict_tail(&r->cache);
     return true;
@@ -260,6 +262,7 @@ static void forget(mr_reader *r)
     r->horizon = 0;
     r->head = 0;
     r->stuck_count = 0;
+    r->below_since = 0;
     r->server = 0;
     r->poll = POLL_BUSY;
     mr__reader_proven(r, 0);
@@ -325,10 +328,7 @@ void mr__reader_follow(mr_reader *r, int64_t tail)
     r->tail = tail;
     r->lowest = 0;
     r->waiting = true;
-    /* Without evidence a hole below the place of the consumer furthest ahead was passed over
-     * before. */
-    if (!mr__reader_by_evidence(r))
-        r->horizon = tail;
+    mr__reader_believe(r, tail);
     look(r);
 }
 
@@ -359,7 +359,8 @@ void mr__reader_raise(mr_reader *r, int64_t position)
         return;
     r->tail = position;
     r->gap = 0;
-    mr__reader_proven(r, mr__reader_by_evidence(r) ? 0 : position);
+    mr__reader_proven(r, 0);
+    mr__reader_believe(r, position);
     r->ready = false; /* a fresh look proves what lies between */
     look(r);
 }

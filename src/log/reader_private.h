@@ -35,6 +35,9 @@ struct mr_reader {
     /* Places before an undecided hole, as of `stuck_horizon`: read again only after a while. */
     int64_t *stuck, stuck_horizon, stuck_since;
     size_t stuck_count, stuck_capacity;
+    int64_t stuck_warned;
+    /* By time: since when holes below the tail are waited for; 0 = they are decided. */
+    int64_t below_since;
     int64_t row_bytes;
     int64_t server; /* whom this connection reached, see MR_SERVER_SQL; 0 = not yet known */
     mr_cache cache;
@@ -58,6 +61,10 @@ bool mr__reader_proof_active(const mr_reader *r);
 /* Feeds the proof with what the server shows; `mark` is M when it begins. */
 mr_error *mr__reader_feed_proof(mr_reader *r, const PGresult *rows, bool begin,
                                 int64_t mark) MR_MUST_CHECK;
+/* A tail begins at `tail`: what a strategy without proof believes of the holes below it. */
+void mr__reader_believe(mr_reader *r, int64_t tail);
+/* Lets those below the tail on when their holes are as old as the strategy wants them. */
+void mr__reader_age(mr_reader *r);
 void mr__reader_note_gap(mr_reader *r, int64_t gap);
 void mr__reader_warn_gap(mr_reader *r);
 /* Where a strategy without proof lets readers go on past the hole; 0 = stay. */

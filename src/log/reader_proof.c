@@ -111,6 +111,29 @@ static int64_t skip_after(const mr_gap_options *gap)
     return gap->max_wait > 0 && gap->max_wait < gap->timeout ? gap->max_wait : gap->timeout;
 }
 
+/* The consumer furthest ahead may have been put there by its start_from: that says nothing about
+ * the holes behind it, so time has to pass for these as for any other. */
+void mr__reader_believe(mr_reader *r, int64_t tail)
+{
+    if (mr__reader_by_evidence(r))
+        return;
+    if (r->params.gap.strategy == MR_GAP_HARBOR || r->params.gap.strategy == MR_GAP_TIMEOUT)
+        r->below_since = mr__reader_now(r);
+    else
+        mr__reader_proven(r, tail);
+}
+
+void mr__reader_age(mr_reader *r)
+{
+    const mr_gap_options *gap = &r->params.gap;
+    bool harbor = gap->strategy == MR_GAP_HARBOR;
+    if (r->below_since == 0 || (!harbor && !gap->skip) ||
+        r->sent_at - r->below_since < (harbor ? gap->stale_threshold : skip_after(gap)))
+        return;
+    r->below_since = 0;
+    mr__reader_proven(r, r->tail);
+}
+
 /* Where a strategy without proof lets readers go on past the hole; 0 = stay. The rows come from a
  * read that was sent after the hole was due, so they are the last look at it. */
 int64_t mr__reader_forced_target(mr_reader *r, const int64_t *beyond, size_t count)

@@ -8,6 +8,7 @@
 enum {
     FIRST_LIMIT = 100,      /* rows of the first read, before row sizes are known */
     WINDOW_BYTES = 4 << 20, /* what a window should stay under */
+    STUCK_WARN = 30000000,  /* and between two warnings about one */
     STUCK_RETRY = 1000000,  /* microseconds between two looks at a hole below the tail */
 };
 
@@ -118,6 +119,13 @@ bool mr__reader_stuck_due(mr_reader *r)
 {
     if (r->stuck_count == 0 || mr__reader_now(r) - r->stuck_since < STUCK_RETRY)
         return false;
+    if (mr__reader_now(r) - r->stuck_warned >= STUCK_WARN) {
+        if (r->stuck_warned != 0)
+            mr__log(r->params.logger, MR_WARN, "consumers behind wait for a hole in the log",
+                    "position=%" PRId64 MR_SEP "places=%zu" MR_SEP "strategy=%s", r->stuck[0] + 1,
+                    r->stuck_count, mr__gap_strategy_name(r->params.gap.strategy));
+        r->stuck_warned = mr__reader_now(r) - (r->stuck_warned == 0 ? STUCK_WARN - 5000000 : 0);
+    }
     r->stuck_count = 0;
     return true;
 }

@@ -61,3 +61,27 @@ def test_sql_batch_over_a_log_with_an_enum(db, worker, column):
     worker(db, {"consumers": [{"name": "a", f"{column}s": ["Order", "Happened"], "sql_batch":
                                "INSERT INTO effects (consumer, pos) SELECT 'a', global_position FROM batch"}]})
     all_handled(db)
+
+
+@pytest.mark.parametrize("options", [
+    {"gap_strategy": "timeout", "gap_action": "skip", "gap_timeout": "3s"},
+    {"gap_strategy": "timeout", "gap_action": "error", "gap_timeout": "3s"},
+    {"gap_strategy": "harbor", "stale_gap_threshold": "3s"}])
+def test_strategies_by_time_wait_below_the_tail_too(db, worker, options):
+    """A consumer that starts at the head says nothing about holes behind it."""
+    db.create_effects()
+    insert_events(db, 3)
+    with open_transaction(db) as (connection, held):
+        insert_events(db, 5)
+        set_checkpoint(db, "a", 2)
+        worker(db, {"worker": options, "consumers": [recorder("a"), recorder("b", start_from="now")]})
+        wait_until(lambda: db.handled("a") == [3])
+        time.sleep(0.5)
+        connection.commit()
+        wait_until(lambda: db.handled("a") == [3, held, *range(held + 1, held + 6)])
+    if options.get("gap_action") != "error":
+        # And they go on when their time is up.
+        db.execute("DELETE FROM events WHERE global_position = 6")
+        set_checkpoint(db, "c", 4)
+        worker(db, {"worker": options, "consumers": [recorder("c")]})
+        wait_until(lambda: db.handled("c") == [5, 7, 8, 9], 15)
