@@ -296,6 +296,7 @@ mr_error *mr__reader_new(const mr_reader_params *params, mr_reader **out)
                             .what = "reader",
                             .logger = params->logger,
                             .timeout = 60000000,
+                            .open = params->open,
                             .on_state = on_state,
                             .user = r};
     if (error == NULL)

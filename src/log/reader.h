@@ -41,6 +41,7 @@ typedef struct mr_reader_params {
     mr_rows_want want;
     int read_size;
     size_t cache_size;
+    _Atomic int64_t *open;    /* counts its connection; borrowed */
     mr_reader_counts *counts; /* borrowed */
     int64_t interval;         /* microseconds between two looks at the head; -1 = adaptive */
     int64_t idle;             /* microseconds between two looks when nothing comes, if adaptive */

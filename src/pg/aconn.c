@@ -278,6 +278,8 @@ static void go_up(mr_aconn *c)
         return;
     }
     c->state = STATE_UP;
+    if (c->params.open != NULL)
+        atomic_fetch_add(c->params.open, 1);
     c->backoff = BACKOFF_FIRST;
     c->connects++;
     (void)uv_timer_stop(&c->timer);
@@ -295,6 +297,8 @@ static void go_down(mr_aconn *c, mr_error *error)
         return;
     }
     bool was_up = c->state == STATE_UP;
+    if (was_up && c->params.open != NULL)
+        atomic_fetch_sub(c->params.open, 1);
     c->state = STATE_DOWN;
     poll_drop(c);
     PQfinish(c->conn);
@@ -466,6 +470,8 @@ void mr__aconn_close(mr_aconn *c)
 {
     if (c == NULL || c->state == STATE_CLOSED)
         return;
+    if (c->state == STATE_UP && c->params.open != NULL)
+        atomic_fetch_sub(c->params.open, 1);
     c->state = STATE_CLOSED;
     poll_drop(c);
     PQfinish(c->conn);

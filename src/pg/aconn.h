@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "pg/conn.h"
 
+#include <stdatomic.h>
 #include <uv.h>
 
 enum { MR_FLIGHT_STATEMENTS = 4, MR_FLIGHT_PARAMS = 12 };
@@ -32,7 +33,8 @@ typedef struct mr_aconn_params {
     mr_conn_params conn; /* borrowed */
     const char *what;    /* "control", "reader": for log lines */
     mr_logger *logger;
-    int64_t timeout; /* microseconds a flight may take before the connection counts as dead */
+    int64_t timeout;       /* microseconds a flight may take before the connection counts as dead */
+    _Atomic int64_t *open; /* counts connections that are up; borrowed, may be NULL */
     void (*on_state)(void *user, bool up);
     /* A notification came; NULL drops them. Payloads are whatever somebody sent. */
     void (*on_notify)(void *user, const char *channel, const char *payload);

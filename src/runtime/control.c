@@ -96,10 +96,13 @@ static void put_interval(char out[40], int64_t micros)
 
 /* ---- Timing -------------------------------------------------------------------------------- */
 
+/* Never longer than a heartbeat, which travels with a look. */
 static int64_t look_interval(const mr_worker *w)
 {
     int64_t leader = mr__bag_number(&w->conf->bag, MR_OPT_REBALANCE_INTERVAL);
-    return w->fleet.leader || w->fleet.registered < 2 ? leader : leader * 2;
+    int64_t beat = mr__bag_number(&w->conf->bag, MR_OPT_HEARTBEAT_INTERVAL);
+    int64_t look = w->fleet.leader || w->fleet.registered < 2 ? leader : leader * 2;
+    return look < beat ? look : beat;
 }
 
 static void on_tick_timer(uv_timer_t *timer)
@@ -402,11 +405,11 @@ static void send_register(mr_worker *w)
         return;
     }
     mr_flight_statement listen = {.sql = w->fleet.listen_sql};
-    mr_flight_statement enrol = {
-        .sql = w->fleet.register_sql,
-        .count = 8,
-        .values = {w->id, host, pid, MR_VERSION, consumers, by_lease(w) ? NULL : lock, stale,
-                   w->fleet.registered > 0 ? "true" : "false"}};
+    mr_flight_statement enrol = {.sql = w->fleet.register_sql,
+                                 .count = 8,
+                                 .values = {w->id, host, pid, MR_VERSION, consumers,
+                                            by_lease(w) ? NULL : lock, stale,
+                                            w->fleet.registered > 0 ? "true" : "false"}};
     mr_flight_statement flight[2] = {listen, enrol};
     w->fleet.busy = true;
     /* Without sessions there is nothing to listen on: looks alone must do. */

@@ -395,6 +395,7 @@ static void batch_failed(mr_place *p, mr_batch *batch)
         return;
     }
     p->failures++;
+    mr__control_tell(w);
     int64_t first = mr__bag_number(&w->conf->bag, MR_OPT_POLL_INTERVAL);
     int64_t most = mr__bag_number(&w->conf->bag, MR_OPT_MAX_POLL_INTERVAL);
     int64_t wait = backoff(first, most < first ? first : most, p->failures);
@@ -424,9 +425,11 @@ static void batch_committed(mr_place *p, const mr_batch *batch)
     mr_worker *w = p->worker;
     mr__count(w, MR_METRIC_BATCHES, 1);
     mr__count(w, MR_METRIC_EVENTS, (int64_t)batch->count);
-    if (p->failures > 0)
+    if (p->failures > 0) {
+        mr__control_tell(w);
         mr__log(&w->logger, MR_INFO, "consumer recovered", "consumer=%s" MR_SEP "failures=%d",
                 p->name, p->failures);
+    }
     p->failures = 0;
     p->troubles = 0;
     p->saved = batch->target;

@@ -291,7 +291,6 @@ static void on_notify(void *user, const char *channel, const char *payload)
 static void on_control_state(void *user, bool up)
 {
     mr_worker *w = user;
-    mr__count(w, MR_METRIC_CONNECTIONS, up ? 1 : -1);
     if (up && mr__aconn_connects(w->control) > 1) {
         mr__count(w, MR_METRIC_RECONNECTS, 1);
         /* What cut one connection may have cut the other; its own deadline is a long one. */
@@ -359,6 +358,7 @@ static mr_error *make_reader(mr_worker *w, const mr_conn_params *conn)
                  .inline_payload_max = mr__bag_number(bag, MR_OPT_INLINE_PAYLOAD)},
         .read_size = (int)mr__bag_number(bag, MR_OPT_READ_SIZE),
         .cache_size = (size_t)mr__bag_number(bag, MR_OPT_CACHE_SIZE),
+        .open = &w->metrics[MR_METRIC_CONNECTIONS],
         .counts = &w->read,
         .interval = mr__bag_number(bag, MR_OPT_DISPATCHER_INTERVAL),
         .idle = w->notify_sql != NULL ? 1000000 : 500000,
@@ -417,6 +417,7 @@ static mr_error *make_loop(mr_worker *w)
                                .what = "control",
                                .logger = &w->logger,
                                .timeout = 10000000,
+                               .open = &w->metrics[MR_METRIC_CONNECTIONS],
                                .on_state = on_control_state,
                                .on_notify = on_notify,
                                .user = w};
