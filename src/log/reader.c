@@ -340,6 +340,8 @@ mr_window *mr__reader_find(mr_reader *r, int64_t position)
 
 void mr__reader_places(mr_reader *r, int64_t lowest, bool waiting)
 {
+    /* While nobody needed anything wake-ups were let go, and the timer may be set for later. */
+    bool needed = r->lowest < 0 && lowest >= 0;
     r->lowest = lowest;
     r->waiting = waiting;
     if (lowest < 0) {
@@ -348,7 +350,7 @@ void mr__reader_places(mr_reader *r, int64_t lowest, bool waiting)
         return;
     }
     bool idle = !r->telling && !r->busy && uv_is_active((uv_handle_t *)&r->timer) == 0;
-    if (idle)
+    if (idle || (needed && !r->telling))
         look(r);
     else
         mr__cache_release(&r->cache, lowest);
