@@ -16,6 +16,7 @@ enum {
     FLUSH_AFTER = 250000,   /* microseconds an advance over foreign events may stay unsaved */
     TROUBLE_FIRST = 100000, /* backoff when it was nobody's fault: the server went away … */
     TROUBLE_MOST = 5000000,
+    ROW_HELD_MOST = 500000, /* … or the row is held, by the old owner's batch perhaps */
 };
 
 static void step(mr_place *p);
@@ -58,7 +59,7 @@ static int64_t backoff(int64_t first, int64_t most, int attempt)
         wait *= 2;
     if (wait > most)
         wait = most;
-    return wait / 2 + random() % (wait / 2 + 1);
+    return wait / 2 + mr__random_upto(wait / 2);
 }
 
 /* ---- Gathering ----------------------------------------------------------------------------- */
@@ -256,6 +257,7 @@ static void place_loaded(mr_place *p, int64_t position)
     drop_draft(p);
     p->saved = position;
     p->reload = false;
+    p->missing = false;
     if (p->state != MR_PLACE_LOADING)
         return;
     set_state(p, MR_PLACE_IDLE, "checkpoint read");
@@ -278,6 +280,24 @@ static void pause_place(mr_place *p, mr_error *error)
                         mr__error_prefix(mr__error_copy(error), "consumer '%s' paused", p->name));
 }
 
+/* Its row was not among the answers. That answer may be to a question from before the consumer
+ * came, so the row counts as gone only when a second look does not find it either. */
+static void place_missing(mr_place *p)
+{
+    if (p->state != MR_PLACE_LOADING && p->state != MR_PLACE_IDLE)
+        return;
+    if (p->missing) {
+        pause_place(p, mr__error(MR_E_STATE,
+                                 "its row in consumer_checkpoints is gone; a restart makes "
+                                 "a new one at start_from"));
+        return;
+    }
+    p->missing = true;
+    p->reload = true;
+    drop_draft(p);
+    rest(p, TROUBLE_FIRST, "no checkpoint found");
+}
+
 static void take_checkpoints(mr_worker *w, const PGresult *rows)
 {
     for (size_t i = 0; i < w->place_count; i++) {
@@ -288,11 +308,8 @@ static void take_checkpoints(mr_worker *w, const PGresult *rows)
             if (found)
                 place_loaded(p, strtoll(PQgetvalue(rows, row, 1), NULL, 10));
         }
-        if (!found && p->state != MR_PLACE_RUNNING && p->state != MR_PLACE_PAUSED &&
-            p->state != MR_PLACE_AWAY)
-            pause_place(p,
-                        mr__error(MR_E_STATE, "its row in consumer_checkpoints is gone; a restart "
-                                              "makes a new one at start_from"));
+        if (!found)
+            place_missing(p);
     }
 }
 
@@ -390,8 +407,10 @@ static void batch_failed(mr_place *p, mr_batch *batch)
         mr__log(&w->logger, MR_WARN, fenced ? "batch fenced off" : "batch will be tried again",
                 "consumer=%s" MR_SEP "error=%s" MR_SEP "sqlstate=%s", p->name,
                 mr_error_message(error), mr_error_sqlstate(error));
+        int64_t most =
+            strcmp(mr_error_sqlstate(error), "55P03") == 0 ? ROW_HELD_MOST : TROUBLE_MOST;
         mr_error_free(error);
-        rest(p, backoff(TROUBLE_FIRST, TROUBLE_MOST, ++p->troubles), "trouble");
+        rest(p, backoff(TROUBLE_FIRST, most, ++p->troubles), "trouble");
         return;
     }
     p->failures++;
@@ -547,7 +566,9 @@ void mr__dispatch_remove(mr_worker *w, const char *name)
         if (p->removed || strcmp(p->name, name) != 0)
             continue;
         mr__log(&w->logger, MR_INFO, "consumer removed", "consumer=%s", name);
+        (void)pthread_mutex_lock(&w->changes_lock); /* other threads list consumers */
         p->removed = true;
+        (void)pthread_mutex_unlock(&w->changes_lock);
         p->owned = false;
         let_go(p);
         w->fleet.registered = w->fleet.registered > 1 ? 1 : w->fleet.registered;
