@@ -47,15 +47,16 @@ def owners(db):
 
 
 def wait_balanced(db, workers, timeout=30):
-    """All consumers are with exactly these workers, loads within one of each other. Gives the seconds it took."""
+    """All consumers are with exactly these workers (ids, or processes whatever their ids become), loads within one of
+    each other. Gives the seconds it took."""
     begin = time.monotonic()
-    wanted = set(workers)
 
     def balanced():
+        wanted = {w if isinstance(w, str) else worker_id(w) for w in workers}
         load = Counter(owners(db).values())
         return set(load) <= wanted and sum(load.values()) > 0 and (
             max(load.values()) - min(load.get(worker, 0) for worker in wanted) <= 1)
-    wait_until(balanced, timeout, lambda: f"balance over {len(wanted)} workers: {Counter(owners(db).values())}")
+    wait_until(balanced, timeout, lambda: f"balance over {len(workers)} workers: {Counter(owners(db).values())}")
     return time.monotonic() - begin
 
 
@@ -75,7 +76,9 @@ def leader(db):
 
 
 def leader_pid(db):
-    return db.rows(LEADER_LOCK)[0][0]
+    """Process id of that session on the server, None for nobody."""
+    rows = db.rows(LEADER_LOCK)
+    return rows[0][0] if len(rows) == 1 else None
 
 
 def lease_leader(db):

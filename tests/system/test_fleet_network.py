@@ -43,7 +43,7 @@ def test_stalled_then_back(db, worker, proxy):
         way.resume()
         back = time.monotonic()
         wait_until(lambda: worker_id(cut) != old, 30, "the cut worker to register anew")
-        wait_balanced(db, [worker_id(cut), worker_id(well)])
+        wait_balanced(db, [cut, well])
         wait_progress(db, CONSUMERS)
         print(f"recovered {time.monotonic() - back:.2f} s after the cut ended")
     wait_exactly_once(db, CONSUMERS)
@@ -66,7 +66,7 @@ def test_dropped_again_and_again(db, worker, proxy):
         wait_balanced(db, [worker_id(well)])
         wait_progress(db, CONSUMERS)
         way.refuse(False)
-        wait_balanced(db, [worker_id(cut), worker_id(well)])
+        wait_balanced(db, [cut, well])
         wait_progress(db, CONSUMERS)
     wait_exactly_once(db, CONSUMERS)
     for process in (cut, well):
@@ -156,7 +156,7 @@ def test_a_long_outage(worker, make_db, own_server):
         wait_until(lambda: time.monotonic() - down > 2.5, what="the outage to last")
         own_server.start()
         wait_progress(db, CONSUMERS)
-        wait_balanced(db, [worker_id(p) for p in processes])
+        wait_balanced(db, processes)
     wait_exactly_once(db, CONSUMERS)
     for process in processes:
         process.stop()
@@ -186,7 +186,7 @@ def test_fail_over_to_a_standby(worker, make_db):
         wait_exactly_once(survivor, CONSUMERS)
         lost = set(appender.acknowledged) - set(survivor.committed())
         assert not lost, f"{len(lost)} acknowledged events are not there: {sorted(lost)[:10]}"
-        wait_balanced(survivor, [worker_id(p) for p in processes])
+        wait_balanced(survivor, processes)
         for process in processes:
             process.stop()
         survivor.close()

@@ -130,3 +130,20 @@ def test_poll_loses_no_wake_up(db, worker):
     all_handled(db, "b")
     print(f"\npoll: slowest of 40 from commit to effect {slowest * 1000:.0f} ms")
     process.stop()
+
+
+def test_what_came_before_the_ownership(db, worker):
+    """An event and its notification arrive while the worker owns nothing yet; the next look by itself is an hour
+    away."""
+    db.create_effects()
+    with db.connect(autocommit=False) as connection:
+        connection.execute("LOCK TABLE millrace.consumer_assignments IN SHARE ROW EXCLUSIVE MODE")
+        process = worker(db, {"consumers": [recorder("a")], "worker": NOTIFY})
+        wait_until(lambda: db.value("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                                    "AND application_name LIKE 'millrace%%' AND (query LIKE '%%register_worker%%' "
+                                    "AND wait_event_type = 'Lock' OR query LIKE '%%LIMIT%%' AND state = 'idle')") == 2,
+                   20, "the worker to wait for its registration, its reader to be up")
+        append_and_notify(db)
+        connection.rollback()
+    timed(db)
+    process.stop()
