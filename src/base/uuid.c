@@ -1,4 +1,4 @@
-/* UUIDs: version 7 for workers (sorts by start time), version 4 for events. */
+/* Randomness from the kernel: UUIDs and jitter. */
 #include "base/uuid.h"
 
 #include "base/clock.h"
@@ -61,4 +61,11 @@ bool mr__uuid_valid(const char *text)
             return false;
     }
     return true;
+}
+
+int64_t mr__random_upto(int64_t most)
+{
+    uint64_t number;
+    fill_random((unsigned char *)&number, sizeof(number));
+    return most <= 0 ? 0 : (int64_t)(number % ((uint64_t)most + 1));
 }

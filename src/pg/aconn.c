@@ -3,6 +3,7 @@
 #include "pg/aconn.h"
 
 #include "base/clock.h"
+#include "base/uuid.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -304,7 +305,7 @@ static void go_down(mr_aconn *c, mr_error *error)
     PQfinish(c->conn);
     c->conn = NULL;
     /* Jitter, so that a fleet does not come back in step. */
-    int64_t wait = c->backoff / 2 + random() % (c->backoff / 2 + 1);
+    int64_t wait = c->backoff / 2 + mr__random_upto(c->backoff / 2);
     mr__log(c->params.logger, MR_WARN, was_up ? "connection lost" : "cannot connect",
             "connection=%s" MR_SEP "error=%s" MR_SEP "retry_ms=%" PRId64, c->params.what,
             mr_error_message(error), wait);

@@ -431,6 +431,8 @@ void mr__control_state(mr_worker *w, bool up)
     }
     if (w->life == MR_LIFE_RUNNING && !w->fleet.lost)
         send_register(w);
+    else if (w->life == MR_LIFE_STOPPING)
+        tick_in(w, 0); /* a long drain must not look dead */
 }
 
 /* ---- Leaving ------------------------------------------------------------------------------- */

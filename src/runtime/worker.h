@@ -44,6 +44,7 @@ typedef struct mr_place {
     bool owns_spec;   /* it came while the worker ran, and its spec goes with it */
     bool owned;       /* assigned to this worker, as far as it knows */
     bool removed;     /* goes once its batch is over */
+    bool missing;     /* the last load did not find its checkpoint */
     bool reload;      /* the checkpoint must be read again before the next batch */
     uv_timer_t timer;
     mr_error *last_error;
