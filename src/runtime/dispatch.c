@@ -27,7 +27,7 @@ static int64_t now(const mr_worker *w)
     return mr__clock_now(w->clock);
 }
 
-static void set_state(mr_place *p, mr_place_state state, const char *why)
+void mr__place_set_state(mr_place *p, mr_place_state state, const char *why)
 {
     static const char *const names[] = {"away", "loading", "idle", "running", "resting", "paused"};
     if (p->state == state)
@@ -40,11 +40,11 @@ static void set_state(mr_place *p, mr_place_state state, const char *why)
 
 static void rest(mr_place *p, int64_t micros, const char *why)
 {
-    set_state(p, MR_PLACE_RESTING, why);
+    mr__place_set_state(p, MR_PLACE_RESTING, why);
     (void)uv_timer_start(&p->timer, mr__dispatch_timer, (uint64_t)(micros / 1000), 0);
 }
 
-static void drop_draft(mr_place *p)
+void mr__place_drop_draft(mr_place *p)
 {
     mr__batch_free(p->draft);
     p->draft = NULL;
@@ -133,7 +133,7 @@ static void hand_over(mr_place *p)
     p->draft = NULL;
     p->dirty_at = 0;
     p->target = batch->target;
-    set_state(p, MR_PLACE_RUNNING, "batch");
+    mr__place_set_state(p, MR_PLACE_RUNNING, "batch");
     p->worker->running++;
     /* A consumer far behind reads its next stretch while this one is handled. */
     if (mr__reader_find(p->worker->reader, batch->target) == NULL)
@@ -174,7 +174,7 @@ static void step(mr_place *p)
         mr__log(&w->logger, MR_ERROR, "gathering a batch failed", "consumer=%s" MR_SEP "error=%s",
                 p->name, mr_error_message(error));
         mr_error_free(error);
-        drop_draft(p);
+        mr__place_drop_draft(p);
         rest(p, TROUBLE_MOST, "no memory");
         return;
     }
@@ -196,7 +196,7 @@ static int64_t place_of(const mr_place *p)
 
 /* Tells the reader which windows are still needed, and ends a `once` run when everybody is there.
  */
-static void after_steps(mr_worker *w)
+void mr__dispatch_settle(mr_worker *w)
 {
     int64_t lowest = -1;
     bool waiting = false, all_done = w->once_target >= 0;
@@ -227,7 +227,7 @@ void mr__dispatch_progress(mr_worker *w)
         w->once_target = mr__reader_head(w->reader);
     for (size_t i = 0; i < w->place_count; i++)
         step(w->places[i]);
-    after_steps(w);
+    mr__dispatch_settle(w);
 }
 
 void mr__dispatch_timer(uv_timer_t *timer)
@@ -237,14 +237,14 @@ void mr__dispatch_timer(uv_timer_t *timer)
     if (w->life != MR_LIFE_RUNNING)
         return;
     if (p->state == MR_PLACE_RESTING && p->reload) {
-        set_state(p, MR_PLACE_LOADING, "reload");
+        mr__place_set_state(p, MR_PLACE_LOADING, "reload");
         load_some(w, w->control, false);
         return;
     }
     if (p->state == MR_PLACE_RESTING)
-        set_state(p, MR_PLACE_IDLE, "rested");
+        mr__place_set_state(p, MR_PLACE_IDLE, "rested");
     step(p);
-    after_steps(w);
+    mr__dispatch_settle(w);
 }
 
 /* ---- Checkpoints --------------------------------------------------------------------------- */
@@ -254,13 +254,13 @@ static void place_loaded(mr_place *p, int64_t position)
 {
     if (p->state != MR_PLACE_LOADING && p->state != MR_PLACE_AWAY)
         return;
-    drop_draft(p);
+    mr__place_drop_draft(p);
     p->saved = position;
     p->reload = false;
     p->missing = false;
     if (p->state != MR_PLACE_LOADING)
         return;
-    set_state(p, MR_PLACE_IDLE, "checkpoint read");
+    mr__place_set_state(p, MR_PLACE_IDLE, "checkpoint read");
     mr__reader_raise(p->worker->reader, position);
 }
 
@@ -268,8 +268,8 @@ static void pause_place(mr_place *p, mr_error *error)
 {
     mr_error_free(p->last_error);
     p->last_error = error;
-    drop_draft(p);
-    set_state(p, MR_PLACE_PAUSED, "failures");
+    mr__place_drop_draft(p);
+    mr__place_set_state(p, MR_PLACE_PAUSED, "failures");
     mr__control_tell(p->worker);
     mr__log(&p->worker->logger, MR_ERROR, "consumer paused",
             "consumer=%s" MR_SEP "error=%s" MR_SEP "failures=%d" MR_SEP
@@ -294,7 +294,7 @@ static void place_missing(mr_place *p)
     }
     p->missing = true;
     p->reload = true;
-    drop_draft(p);
+    mr__place_drop_draft(p);
     rest(p, TROUBLE_FIRST, "no checkpoint found");
 }
 
@@ -368,13 +368,18 @@ static void load_some(mr_worker *w, mr_aconn *conn, bool follow)
     free(array);
 }
 
+void mr__dispatch_reload(mr_worker *w)
+{
+    load_some(w, w->control, false);
+}
+
 void mr__dispatch_load(mr_worker *w)
 {
     for (size_t i = 0; i < w->place_count; i++) {
         mr_place *p = w->places[i];
-        drop_draft(p);
+        mr__place_drop_draft(p);
         if (p->state == MR_PLACE_IDLE)
-            set_state(p, MR_PLACE_LOADING, "reconnected");
+            mr__place_set_state(p, MR_PLACE_LOADING, "reconnected");
     }
     load_some(w, mr__reader_conn(w->reader), true);
 }
@@ -427,7 +432,7 @@ static void batch_failed(mr_place *p, mr_batch *batch)
     if (over && p->fatal) {
         mr__worker_fail(w, mr__error_prefix(error, "consumer '%s' failed %d times in a row",
                                             p->name, p->failures));
-        set_state(p, MR_PLACE_PAUSED, "fatal");
+        mr__place_set_state(p, MR_PLACE_PAUSED, "fatal");
         return;
     }
     if (over) {
@@ -459,122 +464,7 @@ static void batch_committed(mr_place *p, const mr_batch *batch)
     if (p->batch_pause > 0 && batch->count > 0)
         rest(p, p->batch_pause, "batch_pause");
     else
-        set_state(p, MR_PLACE_IDLE, "committed");
-}
-
-/* ---- Ownership ----------------------------------------------------------------------------- */
-
-static void on_place_closed(uv_handle_t *handle)
-{
-    mr__place_free(handle->data);
-}
-
-/* Out of the list; its memory goes with its timer. */
-static void forget_place(mr_place *p)
-{
-    mr_worker *w = p->worker;
-    (void)pthread_mutex_lock(&w->changes_lock);
-    size_t i = 0;
-    while (w->places[i] != p)
-        i++;
-    w->place_count--;
-    memmove(&w->places[i], &w->places[i + 1], (w->place_count - i) * sizeof(*w->places));
-    (void)pthread_mutex_unlock(&w->changes_lock);
-    uv_close((uv_handle_t *)&p->timer, on_place_closed);
-}
-
-static void let_go(mr_place *p)
-{
-    if (p->state == MR_PLACE_RUNNING)
-        return; /* its batch finishes or is fenced off, then this is called again */
-    drop_draft(p);
-    (void)uv_timer_stop(&p->timer);
-    set_state(p, MR_PLACE_AWAY, "not ours");
-    p->failures = 0;
-    p->troubles = 0;
-    if (p->removed)
-        forget_place(p);
-}
-
-static bool listed(const json_t *owned, const char *name)
-{
-    size_t i;
-    json_t *item;
-    json_array_foreach(owned, i, item)
-    {
-        const char *text = json_string_value(item);
-        if (text != NULL && strcmp(text, name) == 0)
-            return true;
-    }
-    return false;
-}
-
-void mr__dispatch_own(mr_worker *w, const json_t *owned)
-{
-    bool gained = false, lost = false;
-    for (size_t i = w->place_count; i-- > 0;) {
-        mr_place *p = w->places[i];
-        bool ours = !p->removed && listed(owned, p->name);
-        if (ours == p->owned)
-            continue;
-        p->owned = ours;
-        mr__log(&w->logger, MR_INFO, ours ? "consumer taken" : "ownership lost", "consumer=%s",
-                p->name);
-        if (!ours) {
-            lost = true;
-            let_go(p);
-        } else if (p->state == MR_PLACE_AWAY) {
-            gained = true;
-            set_state(p, MR_PLACE_LOADING, "assigned");
-        }
-    }
-    bool once = w->once_target >= 0;
-    /* While the reader is down its coming up loads everything. */
-    if ((gained || once) && mr__aconn_up(w->control))
-        load_some(w, w->control, false);
-    if (lost && w->life == MR_LIFE_RUNNING)
-        after_steps(w);
-}
-
-void mr__dispatch_add(mr_worker *w, mr_place *place)
-{
-    mr_place **grown = NULL;
-    if (w->life == MR_LIFE_RUNNING) {
-        (void)pthread_mutex_lock(&w->changes_lock);
-        grown = realloc(w->places, (w->place_count + 1) * sizeof(*grown));
-        if (grown != NULL) {
-            w->places = grown;
-            w->places[w->place_count++] = place;
-        }
-        (void)pthread_mutex_unlock(&w->changes_lock);
-    }
-    if (grown == NULL) {
-        mr__place_free(place);
-        return;
-    }
-    (void)uv_timer_init(&w->loop, &place->timer);
-    place->timer.data = place;
-    w->fleet.registered = w->fleet.registered > 1 ? 1 : w->fleet.registered;
-    mr__log(&w->logger, MR_INFO, "consumer added", "consumer=%s", place->name);
-    mr__control_look(w);
-}
-
-void mr__dispatch_remove(mr_worker *w, const char *name)
-{
-    for (size_t i = 0; i < w->place_count; i++) {
-        mr_place *p = w->places[i];
-        if (p->removed || strcmp(p->name, name) != 0)
-            continue;
-        mr__log(&w->logger, MR_INFO, "consumer removed", "consumer=%s", name);
-        (void)pthread_mutex_lock(&w->changes_lock); /* other threads list consumers */
-        p->removed = true;
-        (void)pthread_mutex_unlock(&w->changes_lock);
-        p->owned = false;
-        let_go(p);
-        w->fleet.registered = w->fleet.registered > 1 ? 1 : w->fleet.registered;
-        mr__control_look(w);
-        return;
-    }
+        mr__place_set_state(p, MR_PLACE_IDLE, "committed");
 }
 
 void mr__dispatch_done(mr_worker *w)
@@ -593,12 +483,12 @@ void mr__dispatch_done(mr_worker *w)
         mr__batch_free(batch);
         batch = next;
         if (!p->owned)
-            let_go(p);
+            mr__place_let_go(p);
         else if (w->life == MR_LIFE_RUNNING)
             step(p);
     }
     if (any && w->life == MR_LIFE_RUNNING)
-        after_steps(w);
+        mr__dispatch_settle(w);
     if (any)
         mr__control_quiet(w);
     if (any && w->life == MR_LIFE_STOPPING)

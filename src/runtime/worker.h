@@ -138,6 +138,16 @@ void mr__dispatch_load(mr_worker *worker);     /* the reader is up: read all che
 void mr__dispatch_progress(mr_worker *worker); /* something new may be there for everybody */
 void mr__dispatch_done(mr_worker *worker);     /* executors finished batches */
 void mr__dispatch_timer(uv_timer_t *timer);
+void mr__dispatch_reload(mr_worker *worker); /* read checkpoints again */
+/* After consumers moved: what the reader must keep, and whether a `once` run is done. */
+void mr__dispatch_settle(mr_worker *worker);
+/* The one place where a consumer's state changes. */
+void mr__place_set_state(mr_place *place, mr_place_state state, const char *why);
+void mr__place_drop_draft(mr_place *place); /* forgets what was gathered and not handed over */
+
+/* ---- ownership.c ---- */
+/* Not ours any more; waits for its batch, if one runs, by being called again. */
+void mr__place_let_go(mr_place *place);
 /* What the tick says this worker owns: a JSON array of names, NULL for nothing. */
 void mr__dispatch_own(mr_worker *worker, const json_t *owned);
 /* Takes a place into the loop, or lets it go. */
