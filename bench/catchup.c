@@ -247,7 +247,7 @@ void bench_sql_batch(bench *b)
     char sql[512];
     (void)snprintf(sql, sizeof(sql), SET_SQL, "batch");
     bench_row row = {.name = "sql-batch",
-                     .what = "INSERT … SELECT … FROM batch, 1000 events each",
+                     .what = "one INSERT ... SELECT FROM batch, 1000 events each",
                      .beside = "the same statement over the same ranges by hand",
                      .unit = "ev/s",
                      .runs = b->runs,

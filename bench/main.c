@@ -24,7 +24,7 @@ enum { ROW_COUNT = sizeof(rows) / sizeof(rows[0]) };
 
 static int usage(FILE *out)
 {
-    (void)fputs("usage: millrace-bench [--json] [--quick] [--runs N] [--database URI] [ROW…]\n"
+    (void)fputs("usage: millrace-bench [--json] [--quick] [--runs N] [--database URI] [ROW...]\n"
                 "The database must be empty; MILLRACE_TEST_DATABASE names it otherwise.\n\n",
                 out);
     for (int i = 0; i < ROW_COUNT; i++)

@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 struct report {
@@ -10,7 +11,7 @@ struct report {
     int passed;
 };
 
-static const char *const line_format = "%-10s %-46s %13s %13s %7s  %-8s %s\n";
+static const char *const line_format = "%-10s %-50s %13s %13s %7s  %-8s %s\n";
 
 void bench_report_begin(bench *b)
 {
@@ -23,6 +24,11 @@ void bench_report_begin(bench *b)
     (void)printf("PostgreSQL %d.%d, %ld cores, median of %d interleaved runs a side%s\n\n",
                  version / 10000, version % 10000, sysconf(_SC_NPROCESSORS_ONLN), b->runs,
                  b->quick ? ", quick" : "");
+    double load = 0;
+    if (getloadavg(&load, 1) == 1 && load > (double)sysconf(_SC_NPROCESSORS_ONLN))
+        (void)printf("The machine is busy (load %.1f): a side that keeps a core busy, most often\n"
+                     "Millrace's, loses more than one that waits, so ratios come out low.\n\n",
+                     load);
     (void)printf(line_format, "row", "what, and what stands beside it", "millrace", "beside",
                  "ratio", "needs", "");
     (void)fflush(stdout);
