@@ -56,6 +56,7 @@ typedef struct bench_consumer {
     void *user;
     const char *sql_batch; /* instead of on_event */
     int64_t start;         /* position; -1 = the head */
+    const char *channel;   /* listens there instead of only looking */
     int count;             /* so many of them, named name_0 …; 0 = one, named name */
 } bench_consumer;
 
@@ -105,5 +106,6 @@ int bench_memory_child(const char *conninfo, const char *consumers, const char *
 void bench_notify(bench *b);
 void bench_wake(bench *b);
 void bench_settle(bench *b);
+void bench_failover(bench *b);
 
 #endif

@@ -19,6 +19,7 @@ static const struct {
     {"notify", bench_notify, "what NOTIFY costs 32 appenders"},
     {"wake", bench_wake, "from commit to handler"},
     {"settle", bench_settle, "200 rolled-back positions in a row"},
+    {"fail-over", bench_failover, "a killed worker's consumer moves"},
 };
 enum { ROW_COUNT = sizeof(rows) / sizeof(rows[0]) };
 

@@ -55,6 +55,10 @@ mr_worker *bench_worker(const bench *b, const bench_consumer *consumer, bool onc
     set(conf, "batch_size", batch);
     set(conf, "log_level", "warn");
     set(conf, "once", once ? "true" : "false");
+    if (consumer->channel != NULL) {
+        set(conf, "dispatcher_strategy", "notify");
+        set(conf, "notify_channel", consumer->channel);
+    }
     for (int i = 0; i == 0 || i < consumer->count; i++)
         add_consumer(conf, consumer, i);
     mr_worker *worker = NULL;

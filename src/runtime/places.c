@@ -143,8 +143,12 @@ static mr_error *add_early(mr_worker *w, mr_consumer *consumer)
 
 mr_error *mr_worker_add_consumer(mr_worker *w, mr_consumer *consumer)
 {
-    if (!w->loop_made)
-        return add_early(w, consumer);
+    (void)pthread_mutex_lock(&w->start_lock);
+    bool early = !w->loop_made;
+    mr_error *refused = early ? add_early(w, consumer) : NULL;
+    (void)pthread_mutex_unlock(&w->start_lock);
+    if (early)
+        return refused;
     mr_error *error = mr__consumer_validate(consumer);
     const char *name = mr__bag_text(&consumer->bag, MR_OPT_C_NAME);
     if (error == NULL && has_name(w, name))
@@ -167,7 +171,10 @@ mr_error *mr_worker_add_consumer(mr_worker *w, mr_consumer *consumer)
 
 mr_error *mr_worker_remove_consumer(mr_worker *w, const char *name)
 {
-    if (!w->loop_made)
+    (void)pthread_mutex_lock(&w->start_lock);
+    bool early = !w->loop_made;
+    (void)pthread_mutex_unlock(&w->start_lock);
+    if (early)
         return mr__error(MR_E_STATE, "the worker does not run yet");
     if (!has_name(w, name))
         return mr__error(MR_E_USAGE, "no consumer '%s' runs in this worker", name);

@@ -57,6 +57,7 @@ mr_error *mr_worker_new(mr_conf *conf, mr_worker **out)
     w->conf = conf;
     w->clock = &mr__clock_system;
     w->once_target = -1;
+    (void)pthread_mutex_init(&w->start_lock, NULL);
     (void)pthread_mutex_init(&w->changes_lock, NULL);
     atomic_init(&w->stops, 0);
     atomic_init(&w->woken, false);
@@ -100,6 +101,7 @@ void mr_worker_free(mr_worker *w)
         free(change);
     }
     (void)pthread_mutex_destroy(&w->changes_lock);
+    (void)pthread_mutex_destroy(&w->start_lock);
     mr__control_free(w);
     mr__batch_sql_free(&w->batch_sql);
     free(w->checkpoints_sql);
@@ -454,7 +456,7 @@ static mr_error *abandon(mr_worker *w, mr_error *error)
     return error;
 }
 
-mr_error *mr_worker_start(mr_worker *w)
+static mr_error *start(mr_worker *w)
 {
     if (w->life != MR_LIFE_NEW)
         return mr__error(MR_E_STATE, "the worker was started before; make a new one");
@@ -478,6 +480,14 @@ mr_error *mr_worker_start(mr_worker *w)
     mr__reader_start(w->reader);
     mr__worker_signal(w); /* a stop that came before the start */
     return NULL;
+}
+
+mr_error *mr_worker_start(mr_worker *w)
+{
+    (void)pthread_mutex_lock(&w->start_lock);
+    mr_error *error = start(w);
+    (void)pthread_mutex_unlock(&w->start_lock);
+    return error;
 }
 
 int mr_worker_fd(const mr_worker *w)

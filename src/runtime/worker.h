@@ -99,7 +99,7 @@ struct mr_worker {
 
     mr_life life;
     uv_loop_t loop;
-    bool loop_made;
+    atomic_bool loop_made; /* read by calls from any thread */
     /* Stop, wake and finished batches come through it. A descriptor of our own, not the loop's: a
      * stop may come from a signal handler when the loop is long gone. */
     int signal_fd;
@@ -112,7 +112,9 @@ struct mr_worker {
     mr_error *fatal;
     int64_t once_target; /* -1 until the head is known */
 
-    atomic_int stops;             /* how often mr_worker_stop was called */
+    atomic_int stops; /* how often mr_worker_stop was called */
+    pthread_mutex_t
+        start_lock; /* held while the worker starts: other threads' calls wait for that */
     pthread_mutex_t changes_lock; /* guards changes and the list of places for other threads */
     mr_change *changes;
     atomic_bool woken;     /* mr_worker_wake was called */
