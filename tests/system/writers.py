@@ -109,11 +109,17 @@ class Writers:
     def _finish_prepared(self, connection, rng):
         with self._lock:
             gid = self._gids.pop(rng.randrange(len(self._gids))) if self._gids else None
-        if gid:
+        if not gid:
+            return
+        try:
             connection.rollback()
             connection.autocommit = True
             connection.execute(f"{rng.choice(['COMMIT', 'COMMIT', 'ROLLBACK'])} PREPARED '{gid}'")
             connection.autocommit = False
+        except (psycopg.OperationalError, psycopg.InterfaceError):
+            with self._lock:
+                self._gids.append(gid)  # killed in between: another one finishes it
+            raise
 
     def _insert(self, connection, rng):
         connection.execute(INSERT, [rng.choice(TYPES), str(uuid.uuid4()), 1, uuid.uuid4(),
@@ -135,8 +141,8 @@ class Writers:
                 if connection is not None:
                     connection.close()
                 self._stop.wait(0.05)
-            except (psycopg.errors.UndefinedObject, psycopg.errors.RaiseException):
-                connection.rollback()
+            except psycopg.errors.UndefinedObject:  # a prepared transaction that was finished before the kill
+                connection.close()
             except psycopg.Error as error:
                 connection.rollback()
                 if error.sqlstate != "MR001" and not str(error.sqlstate).startswith("40"):
