@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from fleet import (Appender, QUICK, fleet_config, leader, names, of_id, owners, progress, registered, slow_recorder,
+from fleet import (Appender, QUICK, fleet_config, leader, names, of_id, owners, progress, registered,
                    wait_balanced, wait_exactly_once, wait_progress, worker_id)
 from harness import PATIENCE, insert_events, recorder, wait_until
 from pg_server import PgServer
@@ -140,36 +140,46 @@ def test_rolling_deploy(db, worker):
 
 
 def test_a_slow_batch_delays_only_its_own_hand_over(db, worker):
-    """The new owner has one executor, and the slow consumer's old batch still runs elsewhere."""
+    """The new owner has one executor, and the slow consumer's old batch still runs elsewhere. It is let go at the very
+    moment when the new owner, who has read the checkpoint, waits for its row: the new batch is then based on a
+    checkpoint that is not there any more."""
     db.create_effects()
+    db.execute("CREATE TABLE gate AS SELECT true AS closed")
     insert_events(db, 1)
-    slow = slow_recorder("c1", 6, batch_size=1)
+    slow = {"name": "c1", "sql": "INSERT INTO effects(consumer, pos) SELECT 'c1', :global_position FROM (SELECT CASE "
+                                 "WHEN closed THEN pg_advisory_xact_lock(42)::text END FROM gate) AS g"}
     consumers = ["c0", slow, "c2", "c3"]
-    first = worker(db, fleet_config(consumers))
-    running = ("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%%pg_sleep(6)%%' "
-               "AND application_name = %s")
-    wait_until(lambda: first.matching(msg="registered") and db.value(running, [f"millrace {worker_id(first)}"]), 20,
-               "the slow batch to run")
-    begin = time.monotonic()
-    with Appender(db.uri):
-        second = worker(db, fleet_config(consumers, executors=1))
-        ids = registered(first, second)
-        wait_until(lambda: owners(db) == {"c0": ids[0], "c1": ids[1], "c2": ids[0], "c3": ids[1]}, 10,
-                   "the rebalance, in the middle of the slow batch")
-        rebalanced = time.monotonic() - begin
-        # More than once: each try for the slow one must give the executor back.
-        for _ in range(3):
-            wait_progress(db, ["c0", "c2", "c3"], 4)
-        others = time.monotonic() - begin
-        assert db.value(running, [f"millrace {ids[0]}"]), "the slow batch is over already"
-        print(f"\nslow batch: rebalanced after {rebalanced:.2f} s, the others went on after {others:.2f} s")
-    wait_until(lambda: progress(db, "c1") == 1, 20, "the slow batch to commit")
-    wait_until(lambda: db.value(running, [f"millrace {ids[1]}"]), 5, "the new owner to take over soon after")
-    db.execute("DELETE FROM events WHERE global_position > (SELECT max(pos) FROM effects WHERE consumer = 'c1') + 1")
+    waiting = ("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = %s "
+               "AND query LIKE %s")
+    with db.connect() as keeper:
+        keeper.execute("SELECT pg_advisory_lock(42)")
+        first = worker(db, fleet_config(consumers))
+        wait_until(lambda: first.matching(msg="registered") and
+                   db.value(waiting, [f"millrace {worker_id(first)}", "%gate%"]), 20, "the slow batch to run")
+        db.execute("UPDATE gate SET closed = false")  # for those who come later
+        begin = time.monotonic()
+        with Appender(db.uri):
+            second = worker(db, fleet_config(consumers, executors=1))
+            ids = registered(first, second)
+            wait_until(lambda: owners(db) == {"c0": ids[0], "c1": ids[1], "c2": ids[0], "c3": ids[1]}, 10,
+                       "the rebalance, in the middle of the slow batch")
+            rebalanced = time.monotonic() - begin
+            second.wait_log(lambda e: e.get("consumer") == "c1" and e.get("sqlstate") == "55P03")
+            # More than once: each try for the slow one must give the executor back.
+            for _ in range(3):
+                wait_progress(db, ["c0", "c2", "c3"], 4)
+            others = time.monotonic() - begin
+            print(f"\nslow batch: rebalanced after {rebalanced:.2f} s, the others went on after {others:.2f} s")
+            assert progress(db, "c1") == 0, "the slow batch is over already"
+            wait_until(lambda: db.value(waiting, [f"millrace {ids[1]}", "%advance_checkpoint%"]), 10,
+                       "the new owner to wait for the row", 0.001)
+            keeper.execute("SELECT pg_advisory_unlock(42)")
+            over = time.monotonic()
+            wait_until(lambda: progress(db, "c1") > 1, 10, "the new owner to go on", 0.005)
+            print(f"slow batch: handed over {time.monotonic() - over:.2f} s after its end")
+    wait_exactly_once(db, ["c0", "c1", "c2", "c3"])
     for process in (first, second):
-        process.process.terminate()
-    handled = db.handled("c1")
-    assert handled == sorted(set(handled))
+        process.stop()
 
 
 def test_a_row_deleted_by_hand(db, worker):
