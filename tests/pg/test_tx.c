@@ -237,10 +237,19 @@ static void a_deadline_cancels(void **state)
     mr__session_close(session);
 }
 
+typedef struct flag_raiser {
+    PGconn *conn; /* the thread's own while it runs */
+    atomic_bool *flag;
+} flag_raiser;
+
+/* Raises the flag once the server is in the middle of the statement. */
 static void *raise_flag(void *argument)
 {
-    (void)usleep(200000);
-    atomic_store((atomic_bool *)argument, true);
+    flag_raiser *r = argument;
+    while (number(r->conn, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND"
+                           " datname = current_database()") == 0) {
+    }
+    atomic_store(r->flag, true);
     return NULL;
 }
 
@@ -254,7 +263,8 @@ static void a_forced_stop_cancels(void **state)
     assert_ok(insert(tx, 1));
     assert_false(mr_tx_cancelled(tx));
     pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, raise_flag, &cancelled), 0);
+    flag_raiser raiser = {.conn = s->conn, .flag = &cancelled};
+    assert_int_equal(pthread_create(&thread, NULL, raise_flag, &raiser), 0);
     assert_ok(mr_tx_exec(tx, "SELECT pg_sleep(600)", 0, NULL));
     assert_error(mr__tx_commit(tx, NULL), MR_E_CANCELLED, "forced stop");
     assert_int_equal(pthread_join(thread, NULL), 0);

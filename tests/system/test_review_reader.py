@@ -1,6 +1,5 @@
 """What a review of the reader and of sql_batch found: children of a table, consumers that lag behind at holes, enums."""
 
-import time
 
 import pytest
 
@@ -10,6 +9,17 @@ from harness import all_handled, assert_exactly_once, insert_event, insert_event
 def set_checkpoint(db, consumer, position):
     db.execute("INSERT INTO millrace.consumer_checkpoints (consumer_name, last_position) VALUES (%s, %s)",
                [consumer, position])
+
+
+def wait_looks(db, count=5):
+    """Until the reader has been seen looking at the log so often again."""
+    seen = set()
+
+    def look():
+        seen.update(db.values("SELECT query_start FROM pg_stat_activity WHERE application_name LIKE 'millrace %%'"
+                              " AND query LIKE '%%global_position%%' AND datname = current_database()"))
+        return len(seen) > count
+    wait_until(look)
 
 
 def test_a_writer_that_inserts_into_an_inheritance_child_is_waited_for(db, worker):
@@ -23,7 +33,7 @@ def test_a_writer_that_inserts_into_an_inheritance_child_is_waited_for(db, worke
             "INSERT INTO events_child (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload)"
             " VALUES ('Order', 'child', 1, gen_random_uuid(), 'Happened', '{}')")
         insert_events(db, 5)
-        time.sleep(0.5)  # many looks at the hole
+        wait_looks(db)
         connection.commit()
     insert_events(db, 1)
     wait_until(lambda: db.checkpoint("a") == db.value("SELECT max(global_position) FROM events"))
@@ -76,7 +86,7 @@ def test_strategies_by_time_wait_below_the_tail_too(db, worker, options):
         set_checkpoint(db, "a", 2)
         worker(db, {"worker": options, "consumers": [recorder("a"), recorder("b", start_from="now")]})
         wait_until(lambda: db.handled("a") == [3])
-        time.sleep(0.5)
+        wait_looks(db)
         connection.commit()
         wait_until(lambda: db.handled("a") == [3, held, *range(held + 1, held + 6)])
     if options.get("gap_action") != "error":
