@@ -279,7 +279,7 @@ MR_API mr_error *mr_draft_stream(mr_draft *draft, const char *aggregate_type,
 /* Adds an event to the current stream; `length` bytes of payload. */
 MR_API mr_error *mr_draft_event(mr_draft *draft, const char *event_type, const void *payload,
                                 size_t length) MR_MUST_CHECK;
-/* Sets a field of the event added last: "event_id" (UUID; random otherwise), "event_version",
+/* Sets a field of the event added last: "event_id" (UUID; a new one otherwise), "event_version",
  * "trace_id", "correlation_id", "causation_id", "metadata" (JSON text). */
 MR_API mr_error *mr_draft_field(mr_draft *draft, const char *name, const char *value) MR_MUST_CHECK;
 

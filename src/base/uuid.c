@@ -27,13 +27,6 @@ static void format(const unsigned char b[16], char out[MR_UUID_TEXT])
                    b[14], b[15]);
 }
 
-static void finish(unsigned char b[16], unsigned version, char out[MR_UUID_TEXT])
-{
-    b[6] = (unsigned char)((b[6] & 0x0FU) | version << 4);
-    b[8] = (unsigned char)((b[8] & 0x3FU) | 0x80U);
-    format(b, out);
-}
-
 void mr__uuid_v7(char out[MR_UUID_TEXT])
 {
     unsigned char b[16];
@@ -41,14 +34,9 @@ void mr__uuid_v7(char out[MR_UUID_TEXT])
     uint64_t ms = (uint64_t)mr__clock_wall() / 1000;
     for (int i = 0; i < 6; i++)
         b[i] = (unsigned char)(ms >> (8 * (5 - i)));
-    finish(b, 7, out);
-}
-
-void mr__uuid_v4(char out[MR_UUID_TEXT])
-{
-    unsigned char b[16];
-    fill_random(b, sizeof(b));
-    finish(b, 4, out);
+    b[6] = (unsigned char)((b[6] & 0x0FU) | 0x70U);
+    b[8] = (unsigned char)((b[8] & 0x3FU) | 0x80U);
+    format(b, out);
 }
 
 bool mr__uuid_valid(const char *text)

@@ -92,17 +92,21 @@ void mr__reader_note_gap(mr_reader *r, int64_t gap)
     r->gap_warned = 0;
 }
 
+/* gap_action error reports at gap_timeout; otherwise a hole is worth a line when it is a few
+ * seconds old. */
 void mr__reader_warn_gap(mr_reader *r)
 {
+    const mr_gap_options *gap = &r->params.gap;
+    bool error = gap->strategy == MR_GAP_TIMEOUT && !gap->skip;
     int64_t t = mr__reader_now(r);
-    if (t - r->gap_seen < GAP_WARN_AFTER ||
+    if (t - r->gap_seen < (error ? gap->timeout : GAP_WARN_AFTER) ||
         (r->gap_warned != 0 && t - r->gap_warned < GAP_WARN_EVERY))
         return;
     r->gap_warned = t;
-    mr__log(r->params.logger, MR_WARN, "waiting for a hole in the log",
+    mr__log(r->params.logger, error ? MR_ERROR : MR_WARN, "waiting for a hole in the log",
             "position=%" PRId64 MR_SEP "seconds=%" PRId64 MR_SEP "strategy=%s" MR_SEP
             "hint=millrace gaps open names who holds it",
-            r->gap, (t - r->gap_seen) / 1000000, mr__gap_strategy_name(r->params.gap.strategy));
+            r->gap, (t - r->gap_seen) / 1000000, mr__gap_strategy_name(gap->strategy));
 }
 
 /* How old a hole must be to be skipped: gap_timeout, but never more than max_gap_wait. */

@@ -122,6 +122,9 @@ mr_error *mr__conf_names(const mr_conf *conf, mr_names *names)
         [MR_TABLE_PUBLISHED] = MR_OPT_T_PUBLISHED,
         [MR_TABLE_MIGRATIONS] = MR_OPT_T_MIGRATIONS,
     };
+    if (conf == NULL)
+        return mr__error(MR_E_USAGE,
+                         "this call needs a configuration; mr_conf_new() has the defaults");
     MR_TRY(mr__names_init(names, mr__bag_text(&conf->bag, MR_OPT_SCHEMA)));
     for (int i = 0; i < MR_TABLE_COUNT; i++)
         MR_TRY(mr__names_set(names, (mr_table)i, mr__bag_text(&conf->bag, options[i])));
