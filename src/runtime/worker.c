@@ -397,6 +397,14 @@ static mr_conn_params conn_params(const mr_worker *w)
                             .application = w->application};
 }
 
+/* How long the server may leave a tick unanswered: not longer than it takes to be declared dead. */
+static int64_t control_deadline(const mr_worker *w)
+{
+    enum { LEAST = 2000000, MOST = 10000000 };
+    int64_t timeout = mr__bag_number(&w->conf->bag, MR_OPT_HEARTBEAT_TIMEOUT);
+    return timeout < LEAST ? LEAST : timeout > MOST ? MOST : timeout;
+}
+
 static mr_error *make_loop(mr_worker *w)
 {
     if (uv_loop_init(&w->loop) != 0)
@@ -418,7 +426,7 @@ static mr_error *make_loop(mr_worker *w)
                                .conn = conn,
                                .what = "control",
                                .logger = &w->logger,
-                               .timeout = 10000000,
+                               .timeout = control_deadline(w),
                                .open = &w->metrics[MR_METRIC_CONNECTIONS],
                                .on_state = on_control_state,
                                .on_notify = on_notify,
