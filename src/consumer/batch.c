@@ -77,7 +77,9 @@ mr_error *mr__batch_add_holes(mr_batch *batch, const mr_window *window, int64_t 
 mr_error *mr__batch_sql_render(const mr_names *names, mr_batch_sql *out)
 {
     MR_AUTO_BUF advance = {0};
-    /* A process that stops in the middle of a batch must not hold its checkpoint's row for ever. */
+    /* A process that stops between two flights of a batch must not hold its checkpoint's row for
+     * ever. In the middle of a flight the server waits without a limit: then the leader ends the
+     * session (bury_workers), or the executor that lost it. */
     mr__buf_puts(&advance, "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout',"
                            " $5::text, true), ");
     mr__names_function(names, "advance_checkpoint", &advance);
