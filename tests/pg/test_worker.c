@@ -370,6 +370,9 @@ static mr_error *misbehave(mr_tx *tx, const mr_event *event, void *user)
         mr_error_free(mr_tx_exec(tx, "/* x /* y */ */ COMMIT", 0, NULL));
     else if (strcmp(how, "swallow") == 0)
         mr_error_free(mr_tx_exec(tx, "SELECT 1 / 0", 0, NULL));
+    else if (strcmp(how, "unreachable") == 0)
+        /* Its own trouble with somebody else's server: counted, not retried for ever. */
+        return mr_error_new(MR_E_CONNECT, true, "the mail server is away");
     else if (mr_event_position(event) == 3)
         return mr_error_new(MR_E_HANDLER, false, "enough");
     return NULL;
@@ -379,8 +382,8 @@ static void handlers_that_misbehave(void **state)
 {
     scratch *s = *state;
     add_events(s->conn, 5);
-    static const char *const ways[] = {"commit", "swallow", "refuse"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const ways[] = {"commit", "swallow", "unreachable", "refuse"};
+    for (int i = 0; i < 4; i++) {
         mr_conf *conf = conf_for(s);
         mr_consumer *consumer = mr_consumer_new("bad");
         mr_consumer_on_event(consumer, misbehave, (void *)(uintptr_t)ways[i], NULL);
