@@ -172,6 +172,10 @@ static void on_tail(void *user, PGresult **results, mr_error *error)
     r->ready = true;
     if (r->gap != 0)
         mr__reader_warn_gap(r);
+    /* More is there: the server reads on while the consumers take what came. Not when the cache is
+     * full: room would be made of what they have not seen yet. */
+    if (moved && more && !mr__cache_tail_full(&r->cache))
+        look(r);
     /* A proof lets those on who wait at a hole below the tail. */
     if (moved || first || r->horizon > horizon || mr__reader_stuck_due(r)) {
         r->telling = true;
