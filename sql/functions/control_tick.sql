@@ -4,11 +4,14 @@
 --   leader_lock   key of the leader's session lock; NULL: the leader holds a lease of `timeout` instead
 --   is_leader     it held the leadership at the last tick of this session
 --   may_lead      it wants to lead at all (a worker that drains does not)
--- Returns: known (false: its row is gone or it was declared dead), leader, owned, picture.
+--   mine          consumers with a lock of their own (ownership: lock) that it runs or wants to run
+--   wanted        keys of those locks that it does not hold yet, in the order of wanted_names
+-- Returns: known (false: its row is gone or it was declared dead), leader, owned, picture; got: the names whose lock
+-- this session holds from now on; epochs: {consumer: epoch} of those it owns or runs, where it is not 0.
 CREATE OR REPLACE FUNCTION {{fn:control_tick}}(
     worker uuid, beat boolean, new_info jsonb, leader_lock bigint, is_leader boolean, may_lead boolean,
-    timeout interval)
-RETURNS TABLE (known boolean, leader boolean, owned text[], picture jsonb)
+    timeout interval, mine text[] DEFAULT '{}', wanted_names text[] DEFAULT '{}', wanted bigint[] DEFAULT '{}')
+RETURNS TABLE (known boolean, leader boolean, owned text[], picture jsonb, got text[], epochs jsonb)
 LANGUAGE plpgsql VOLATILE AS $mr$
 DECLARE
     right_now timestamptz := pg_catalog.clock_timestamp();
@@ -34,6 +37,12 @@ BEGIN
     END IF;
     owned := ARRAY(SELECT a.consumer_name FROM {{consumer_assignments}} AS a
         WHERE a.worker_id = worker ORDER BY 1);
+    IF known AND may_lead THEN
+        got := ARRAY(SELECT w.name FROM unnest(wanted_names, wanted) AS w(name, key)
+            WHERE pg_catalog.pg_try_advisory_lock(w.key));
+    END IF;
+    epochs := (SELECT jsonb_object_agg(k.consumer_name, k.epoch) FROM {{consumer_controls}} AS k
+        WHERE k.epoch <> 0 AND k.consumer_name = ANY(owned || mine));
     IF leader THEN
         -- Sessions that are only just coming back after a restart of the server must not look dead.
         picture := (

@@ -7,7 +7,7 @@
 -- server has not noticed it would keep its locks, the leader's among them, until TCP gives up, for hours.
 CREATE OR REPLACE FUNCTION {{fn:register_worker}}(
     worker uuid, new_host text, new_pid integer, new_version text, new_consumers text[],
-    lock_id bigint, stale_after interval, again boolean)
+    lock_id bigint, stale_after interval, again boolean, new_queues text[] DEFAULT '{}')
 RETURNS integer LANGUAGE plpgsql VOLATILE AS $mr$
 BEGIN
     DELETE FROM {{worker_nodes}} AS n
@@ -15,10 +15,11 @@ BEGIN
     IF again AND NOT EXISTS (SELECT FROM {{worker_nodes}} AS n WHERE n.worker_id = worker) THEN
         RETURN 0;
     END IF;
-    INSERT INTO {{worker_nodes}} AS n (worker_id, host, pid, version, consumers, session_lock)
-        VALUES (worker, new_host, new_pid, new_version, new_consumers, lock_id)
+    INSERT INTO {{worker_nodes}} AS n (worker_id, host, pid, version, consumers, queues, session_lock)
+        VALUES (worker, new_host, new_pid, new_version, new_consumers, new_queues, lock_id)
         ON CONFLICT (worker_id) DO UPDATE SET heartbeat_at = pg_catalog.clock_timestamp(),
-            updated_at = pg_catalog.clock_timestamp(), consumers = excluded.consumers
+            updated_at = pg_catalog.clock_timestamp(), consumers = excluded.consumers,
+            queues = excluded.queues
             WHERE n.state <> 'dead';
     IF NOT FOUND THEN
         RETURN 0;
