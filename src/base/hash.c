@@ -2,13 +2,25 @@
  */
 #include "base/hash.h"
 
-uint32_t mr__hash_fnv1a(const void *bytes, size_t length)
+#include <string.h>
+
+static uint32_t fnv1a_more(uint32_t h, const void *bytes, size_t length)
 {
     const unsigned char *p = bytes;
-    uint32_t h = 2166136261U;
     for (size_t i = 0; i < length; i++)
         h = (h ^ p[i]) * 16777619U;
     return h;
+}
+
+uint32_t mr__hash_fnv1a(const void *bytes, size_t length)
+{
+    return fnv1a_more(2166136261U, bytes, length);
+}
+
+uint32_t mr__hash_stream(const char *type, const char *id)
+{
+    uint32_t h = mr__hash_fnv1a(type, strlen(type) + 1);
+    return mr__hash_fmix32(fnv1a_more(h, id, strlen(id)));
 }
 
 uint64_t mr__hash_fnv1a64(const void *bytes, size_t length)

@@ -9,5 +9,8 @@
 uint32_t mr__hash_fnv1a(const void *bytes, size_t length);
 uint64_t mr__hash_fnv1a64(const void *bytes, size_t length);
 uint32_t mr__hash_fmix32(uint32_t h);
+/* Of a stream: FNV-1a over the type, a zero byte and the id, finalised. Partitions rest on it: it
+ * never changes. */
+uint32_t mr__hash_stream(const char *type, const char *id);
 
 #endif

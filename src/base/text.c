@@ -137,6 +137,31 @@ bool mr__text_utf8(const char *bytes, size_t length)
     return true;
 }
 
+size_t mr__text_cut(const char *text, size_t most)
+{
+    size_t length = strnlen(text, most + 1);
+    if (length <= most)
+        return length;
+    length = most;
+    while (length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80)
+        length--;
+    return length;
+}
+
+void mr__text_mend(char *text)
+{
+    for (char *p = text; *p != '\0';) {
+        size_t length = 1;
+        while (length <= 4 && (strnlen(p, length) < length || !mr__text_utf8(p, length)))
+            length++;
+        if (length <= 4) {
+            p += length;
+            continue;
+        }
+        *p++ = '?';
+    }
+}
+
 enum { WORD_MAX = 64 }; /* what lies beyond is not compared */
 
 size_t mr__text_distance(const char *a, const char *b)

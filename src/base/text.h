@@ -19,6 +19,11 @@ bool mr__text_int(const char *text, int64_t *value);
 bool mr__text_bool(const char *text, bool *value);
 /* Well-formed UTF-8 without NUL: what PostgreSQL's text accepts. */
 bool mr__text_utf8(const char *bytes, size_t length);
+/* Where to cut a text so that at most `most` bytes stay and no character is halved; its length when
+ * it is short enough. */
+size_t mr__text_cut(const char *text, size_t most);
+/* Makes it well-formed UTF-8 in place: what is not becomes '?'. */
+void mr__text_mend(char *text);
 /* Edit distance (insert, delete, substitute, swap of neighbours). */
 size_t mr__text_distance(const char *a, const char *b);
 /* Index of the nearest of `count` names, or -1 when none is near enough to suggest. */
