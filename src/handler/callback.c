@@ -1,5 +1,5 @@
 /* Handlers that are C functions: one call an event, or one a batch. */
-#include "handler/handler.h"
+#include "handler/whole.h"
 
 #include "log/rows.h"
 
@@ -63,57 +63,53 @@ static mr_error *run_events(mr_handler *handler, mr_tx *tx, const mr_run *run)
     return NULL;
 }
 
-/* Copies of a batch's events with the payloads that were left on the server. */
-typedef struct whole_batch {
-    const mr_event **events;
-    mr_event *copies;
-    PGresult **rows;
-    size_t loaded;
-} whole_batch;
-
-static mr_error *load_missing(mr_tx *tx, const mr_run *run, whole_batch *whole)
-{
-    for (size_t i = 0; i < run->count; i++) {
-        whole->events[i] = run->events[i];
-        if (run->events[i]->payload != NULL)
-            continue;
-        mr__tx_tag(tx, (int)i);
-        MR_TRY(mr__handler_load(tx, run->shape, run->events[i], &whole->copies[i],
-                                &whole->rows[whole->loaded]));
-        whole->loaded++;
-        whole->events[i] = &whole->copies[i];
-    }
-    mr__tx_tag(tx, -1);
-    return NULL;
-}
-
 static mr_error *run_whole(callback *c, mr_tx *tx, const mr_run *run)
 {
-    whole_batch whole = {.events = calloc(run->count, sizeof(*whole.events)),
-                         .copies = calloc(run->count, sizeof(*whole.copies)),
-                         .rows = calloc(run->count, sizeof(PGresult *))};
-    mr_error *error = NULL;
-    if (whole.events == NULL || whole.copies == NULL || whole.rows == NULL)
-        error = mr__error_nomem();
-    if (error == NULL)
-        error = load_missing(tx, run, &whole);
+    mr_whole whole = {0};
+    mr_error *error = mr__whole_load(tx, run, &whole);
     if (error == NULL)
         error = c->on_batch(tx, whole.events, run->count, c->user);
-    for (size_t i = 0; i < whole.loaded; i++)
-        PQclear(whole.rows[i]);
-    free(whole.events);
-    free(whole.copies);
-    free(whole.rows);
+    mr__whole_free(&whole);
     return error;
 }
 
 static mr_error *run_batch(mr_handler *handler, mr_tx *tx, const mr_run *run)
 {
     callback *c = (callback *)handler;
-    for (size_t i = 0; i < run->count; i++)
-        if (run->events[i]->payload == NULL)
-            return run_whole(c, tx, run);
+    if (mr__whole_needed(run))
+        return run_whole(c, tx, run);
     return c->on_batch(tx, run->events, run->count, c->user);
+}
+
+mr_error *mr__run_check(const mr_run *run)
+{
+    if (run->cancelled != NULL && atomic_load(run->cancelled))
+        return mr_error_new(MR_E_CANCELLED, true, "the batch was cancelled by a forced stop");
+    if (run->clock != NULL && run->deadline > 0 && mr__clock_now(run->clock) >= run->deadline)
+        return mr_error_new(MR_E_TIMEOUT, true, "the batch ran longer than batch_timeout");
+    return NULL;
+}
+
+/* Without a transaction: what the functions did stays done, so the good ones are counted. */
+static mr_error *deliver_events(mr_handler *handler, const mr_run *run, size_t *good)
+{
+    callback *c = (callback *)handler;
+    for (*good = 0; *good < run->count; ++*good) {
+        MR_TRY(mr__run_check(run));
+        MR_TRY(c->on_event(NULL, run->events[*good], c->user));
+    }
+    return NULL;
+}
+
+static mr_error *deliver_batch(mr_handler *handler, const mr_run *run, size_t *good)
+{
+    callback *c = (callback *)handler;
+    *good = 0;
+    if (run->count == 0)
+        return NULL;
+    MR_TRY(c->on_batch(NULL, run->events, run->count, c->user));
+    *good = run->count;
+    return NULL;
 }
 
 static void callback_free(mr_handler *handler)
@@ -133,24 +129,36 @@ static mr_error *callback_new(callback fields, mr_handler **out)
 
 mr_error *mr__handler_event(mr_event_fn function, void *user, mr_handler **out)
 {
-    return callback_new(
-        (callback){.base = {.run = run_events, .free = callback_free, .wants_rows = true},
-                   .on_event = function,
-                   .user = user},
-        out);
+    return callback_new((callback){.base = {.run = run_events,
+                                            .deliver = deliver_events,
+                                            .free = callback_free,
+                                            .counts = true,
+                                            .wants_rows = true},
+                                   .on_event = function,
+                                   .user = user},
+                        out);
 }
 
 mr_error *mr__handler_batch(mr_batch_fn function, void *user, mr_handler **out)
 {
-    return callback_new(
-        (callback){.base = {.run = run_batch, .free = callback_free, .wants_rows = true},
-                   .on_batch = function,
-                   .user = user},
-        out);
+    return callback_new((callback){.base = {.run = run_batch,
+                                            .deliver = deliver_batch,
+                                            .free = callback_free,
+                                            .wants_rows = true},
+                                   .on_batch = function,
+                                   .user = user},
+                        out);
+}
+
+mr_handler *mr__handler_ref(mr_handler *handler)
+{
+    handler->references++;
+    return handler;
 }
 
 void mr__handler_free(mr_handler *handler)
 {
-    if (handler != NULL)
-        handler->free(handler);
+    if (handler == NULL || handler->references-- > 0)
+        return;
+    handler->free(handler);
 }

@@ -13,11 +13,17 @@
 
 mr_error *mr__handler_parse(PGconn *conn, const char *what, const char *sql)
 {
+    return mr__handler_parse_typed(conn, what, sql, 0, NULL);
+}
+
+mr_error *mr__handler_parse_typed(PGconn *conn, const char *what, const char *sql, int count,
+                                  const Oid *types)
+{
     const char *word = mr__tx_control_word(sql);
     if (word != NULL)
         return mr__error(MR_E_CONFIG, "%s: '%s' is not allowed; the worker runs the transaction",
                          what, word);
-    MR_AUTO_RESULT parsed = PQprepare(conn, "", sql, 0, NULL);
+    MR_AUTO_RESULT parsed = PQprepare(conn, "", sql, count, types);
     mr_error *error = mr_error_from_result(conn, parsed);
     if (error == NULL || mr_error_code(error) == MR_E_CONNECT)
         return error;
@@ -199,8 +205,15 @@ static mr_error *run_set(mr_handler *handler, mr_tx *tx, const mr_run *run)
     char from[24], to[24];
     (void)snprintf(from, sizeof(from), "%" PRId64, run->from);
     (void)snprintf(to, sizeof(to), "%" PRId64, run->to);
-    const char *values[] = {from, to, h->aggregate_types, h->event_types};
-    return mr_tx_exec(tx, h->sql, 4, values);
+    MR_AUTO_BUF listed = {0};
+    for (size_t i = 0; run->some && i < run->count; i++)
+        mr__buf_printf(&listed, "%s%" PRId64, i == 0 ? "{" : ",", run->events[i]->position);
+    mr__buf_puts(&listed, run->some ? "}" : "");
+    if (listed.failed)
+        return mr__error_nomem();
+    const char *values[] = {from, to, h->aggregate_types, h->event_types,
+                            run->some ? mr__buf_text(&listed) : NULL};
+    return mr_tx_exec(tx, h->sql, 5, values);
 }
 
 static mr_error *check_set(mr_handler *handler, PGconn *conn)
@@ -256,7 +269,9 @@ static void put_definition(mr_buf *sql, const mr_log_shape *shape)
     mr__rows_column(sql, shape, MR_COL_AGGREGATE_TYPE);
     mr__buf_puts(sql, "::text = ANY($3::text[])) AND ($4::text[] IS NULL OR e.");
     mr__rows_column(sql, shape, MR_COL_EVENT_TYPE);
-    mr__buf_puts(sql, "::text = ANY($4::text[]))");
+    mr__buf_puts(sql, "::text = ANY($4::text[])) AND ($5::int8[] IS NULL OR e.");
+    mr__rows_column(sql, shape, MR_COL_POSITION);
+    mr__buf_puts(sql, " = ANY($5::int8[]))");
 }
 
 static mr_error *fill_set(set_handler *h, const char *text, const mr_log_shape *shape,

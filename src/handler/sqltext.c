@@ -97,6 +97,11 @@ static size_t opaque(const char *p)
     return 0;
 }
 
+size_t mr__sqltext_opaque(const char *p)
+{
+    return opaque(p);
+}
+
 /* Numbers are ours: one in the text would mean another value, or one that is never given. */
 static mr_error *refuse_numbers(const char *text)
 {
@@ -135,76 +140,121 @@ static const char *param_type(int param)
     }
 }
 
-static mr_error *find_param(const char *name, size_t length, int *param)
+static mr_error *find_param(const void *user, const char *name, int *param, const char **type)
 {
-    char word[64];
-    if (length >= sizeof(word))
-        return mr__error(MR_E_CONFIG, "the parameter :%.40s… is too long a name", name);
-    memcpy(word, name, length);
-    word[length] = '\0';
-    if (strcmp(word, "data") == 0) {
-        *param = MR_SQL_DATA;
+    (void)user;
+    *param = strcmp(name, "data") == 0 ? (int)MR_SQL_DATA : mr__log_column_find(name);
+    if (*param >= 0) {
+        *type = param_type(*param);
         return NULL;
     }
-    *param = mr__log_column_find(word);
-    if (*param >= 0)
-        return NULL;
     const char *names[MR_SQL_PARAM_COUNT];
     for (int i = 0; i < MR_COL_COUNT; i++)
         names[i] = mr__log_column_name((mr_column)i);
     names[MR_SQL_DATA] = "data";
-    int nearest = mr__text_nearest(word, names, MR_SQL_PARAM_COUNT);
+    int nearest = mr__text_nearest(name, names, MR_SQL_PARAM_COUNT);
     if (nearest >= 0)
-        return mr__error(MR_E_CONFIG, "unknown parameter :%s; did you mean :%s?", word,
+        return mr__error(MR_E_CONFIG, "unknown parameter :%s; did you mean :%s?", name,
                          names[nearest]);
     return mr__error(
         MR_E_CONFIG,
         "unknown parameter :%s; there are :data, :payload, :metadata, :global_position, "
         ":aggregate_type, :aggregate_id, :aggregate_version, :event_id, :event_type, "
         ":event_version, :trace_id, :correlation_id, :causation_id, :created_at",
-        word);
+        name);
 }
 
+/* The number of a parameter in the text, a new one at its first use; 0 = no memory. */
 static int number_of(mr_sql_text *text, int param)
 {
     for (int i = 0; i < text->count; i++)
         if (text->params[i] == param)
             return i + 1;
+    int *grown = realloc(text->params, (size_t)(text->count + 1) * sizeof(*grown));
+    if (grown == NULL)
+        return 0;
+    text->params = grown;
     text->params[text->count++] = param;
     return text->count;
 }
 
-mr_error *mr__sqltext_params(const char *text, mr_sql_text *out)
+typedef struct naming {
+    mr_sql_find_fn find;
+    const void *user;
+    mr_sql_text *out;
+} naming;
+
+/* The parameter whose name starts at `name`; `*length` is the name's. */
+static mr_error *put_param(const naming *n, const char *name, mr_buf *sql, size_t *length)
 {
-    MR_TRY(refuse_numbers(text));
-    mr_sql_text result = {0};
-    MR_AUTO_BUF sql = {0};
+    char word[64];
+    size_t count = 1;
+    while (word_char(name[count]))
+        count++;
+    if (count >= sizeof(word))
+        return mr__error(MR_E_CONFIG, "the parameter :%.40s… is too long a name", name);
+    memcpy(word, name, count);
+    word[count] = '\0';
+    *length = count;
+    int param = 0;
+    const char *type = NULL;
+    MR_TRY(n->find(n->user, word, &param, &type));
+    int number = number_of(n->out, param);
+    if (number == 0)
+        return mr__error_nomem();
+    if (type == NULL)
+        mr__buf_printf(sql, "($%d)", number);
+    else
+        mr__buf_printf(sql, "($%d::%s)", number, type);
+    return NULL;
+}
+
+static mr_error *put_text(const naming *n, const char *text, mr_buf *sql)
+{
     const char *p = text;
     while (*p != '\0') {
         size_t skip = opaque(p);
         if (skip > 0) {
-            mr__buf_add(&sql, p, skip);
+            mr__buf_add(sql, p, skip);
             p += skip;
         } else if (p[0] == ':' && p[1] == ':') {
-            mr__buf_puts(&sql, "::");
+            mr__buf_puts(sql, "::");
             p += 2;
         } else if (p[0] == ':' && word_start(p[1])) {
-            size_t length = 1;
-            while (word_char(p[1 + length]))
-                length++;
-            int param = 0;
-            MR_TRY(find_param(p + 1, length, &param));
-            mr__buf_printf(&sql, "($%d::%s)", number_of(&result, param), param_type(param));
+            size_t length = 0;
+            MR_TRY(put_param(n, p + 1, sql, &length));
             p += 1 + length;
         } else {
-            mr__buf_putc(&sql, *p++);
+            mr__buf_putc(sql, *p++);
         }
     }
-    result.sql = mr__buf_take(&sql);
-    if (result.sql == NULL)
-        return mr__error_nomem();
+    return NULL;
+}
+
+mr_error *mr__sqltext_named(const char *text, mr_sql_find_fn find, const void *user,
+                            mr_sql_text *out)
+{
+    MR_TRY(refuse_numbers(text));
+    mr_sql_text result = {0};
+    MR_AUTO_BUF sql = {0};
+    naming n = {.find = find, .user = user, .out = &result};
+    mr_error *error = put_text(&n, text, &sql);
+    if (error == NULL) {
+        result.sql = mr__buf_take(&sql);
+        if (result.sql == NULL)
+            error = mr__error_nomem();
+    }
+    if (error != NULL) {
+        mr__sqltext_free(&result);
+        return error;
+    }
     *out = result;
     return NULL;
+}
+
+mr_error *mr__sqltext_params(const char *text, mr_sql_text *out)
+{
+    return mr__sqltext_named(text, find_param, NULL, out);
 }
 
 /* ---- The relation `batch` ------------------------------------------------------------------ */
@@ -253,5 +303,6 @@ mr_error *mr__sqltext_batch(const char *text, const char *definition, char **out
 void mr__sqltext_free(mr_sql_text *text)
 {
     free(text->sql);
+    free(text->params);
     *text = (mr_sql_text){0};
 }
