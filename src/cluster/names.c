@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,6 +46,14 @@ mr_error *mr__names_fleet_key(const mr_names *names, uint64_t *fleet)
     if (identity.failed)
         return mr__error_nomem();
     *fleet = mr__hash_fnv1a64(identity.data, identity.length);
+    return NULL;
+}
+
+mr_error *mr__names_channel(const mr_names *names, char out[MR_CHANNEL_MAX])
+{
+    uint64_t fleet = 0;
+    MR_TRY(mr__names_fleet_key(names, &fleet));
+    (void)snprintf(out, MR_CHANNEL_MAX, "millrace_%016" PRIx64, fleet);
     return NULL;
 }
 

@@ -12,6 +12,7 @@
     X(GAP_SKIPS, "consumer_gap_skips", "consumer_gap_skips_table")                                 \
     X(DEAD_LETTERS, "consumer_dead_letters", "consumer_dead_letters_table")                        \
     X(CONTROLS, "consumer_controls", "consumer_controls_table")                                    \
+    X(AUDIT, "consumer_audit", "consumer_audit_table")                                             \
     X(LEADER, "worker_leader_election", "worker_leader_election_table")                            \
     X(PUBLISHED, "log_published", "log_published_table")                                           \
     X(MIGRATIONS, "schema_migrations", "schema_migrations_table")
@@ -36,6 +37,9 @@ mr_error *mr__names_set(mr_names *names, mr_table table, const char *text) MR_MU
 /* A number for this fleet among others in the same database: the leader's lock and the channel come
  * from it. */
 mr_error *mr__names_fleet_key(const mr_names *names, uint64_t *fleet) MR_MUST_CHECK;
+/* The channel on which this fleet's workers hear that something changed. */
+enum { MR_CHANNEL_MAX = 32 };
+mr_error *mr__names_channel(const mr_names *names, char out[MR_CHANNEL_MAX]) MR_MUST_CHECK;
 const char *mr__names_option(mr_table table);
 const char *mr__names_default(mr_table table);
 

@@ -1,12 +1,12 @@
-/* One batch from window to checkpoint: fence, handler, audit of holes, commit, in one pipelined
- * transaction. */
+/* One batch from window to checkpoint: how it runs, in a transaction or detached.
+ *
+ * What must stay true: the checkpoint moves in the transaction that holds the effects, behind the
+ * fence; what is reported as reached is committed (for a detached batch: was handled), nothing
+ * beyond it is. */
 #include "consumer/batch.h"
 
-#include "cluster/template.h"
-#include "pg/conn.h"
+#include "handler/whole.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +23,9 @@ void mr__batch_free(mr_batch *batch)
         mr__window_unref(batch->windows[i]);
     free(batch->windows);
     free((void *)batch->events);
+    for (size_t i = 0; i < batch->aside_count; i++)
+        mr_error_free(batch->asides[i].sentence.error);
+    free(batch->asides);
     free(batch->holes);
     mr_error_free(batch->error);
     free(batch);
@@ -42,6 +45,27 @@ mr_error *mr__batch_add_event(mr_batch *batch, const mr_event *event)
     return NULL;
 }
 
+mr_error *mr__batch_add_aside(mr_batch *batch, int kind, const mr_event *event,
+                              const mr_sentence *sentence)
+{
+    if (batch->aside_count == batch->aside_capacity) {
+        size_t capacity = batch->aside_capacity == 0 ? 8 : batch->aside_capacity * 2;
+        mr_aside *grown = realloc(batch->asides, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return mr__error_nomem();
+        batch->asides = grown;
+        batch->aside_capacity = capacity;
+    }
+    mr_aside *aside = &batch->asides[batch->aside_count++];
+    *aside = (mr_aside){.event = event};
+    aside->kind = kind;
+    if (sentence != NULL) {
+        aside->sentence = *sentence;
+        aside->sentence.error = mr__error_copy(sentence->error);
+    }
+    return NULL;
+}
+
 mr_error *mr__batch_add_window(mr_batch *batch, mr_window *window)
 {
     mr_window **grown = realloc(batch->windows, (batch->window_count + 1) * sizeof(*grown));
@@ -49,6 +73,16 @@ mr_error *mr__batch_add_window(mr_batch *batch, mr_window *window)
         return mr__error_nomem();
     batch->windows = grown;
     batch->windows[batch->window_count++] = mr__window_ref(window);
+    return NULL;
+}
+
+static mr_error *add_hole(mr_batch *batch, mr_hole hole)
+{
+    mr_hole *grown = realloc(batch->holes, (batch->hole_count + 1) * sizeof(*grown));
+    if (grown == NULL)
+        return mr__error_nomem();
+    batch->holes = grown;
+    batch->holes[batch->hole_count++] = hole;
     return NULL;
 }
 
@@ -63,129 +97,108 @@ mr_error *mr__batch_add_holes(mr_batch *batch, const mr_window *window, int64_t 
          * there. */
         hole.first = hole.first > from ? hole.first : from + 1;
         hole.last = hole.last < to ? hole.last : to;
-        mr_hole *grown = realloc(batch->holes, (batch->hole_count + 1) * sizeof(*grown));
-        if (grown == NULL)
-            return mr__error_nomem();
-        batch->holes = grown;
-        batch->holes[batch->hole_count++] = hole;
+        MR_TRY(add_hole(batch, hole));
     }
     return NULL;
 }
 
-/* ---- Statements ---------------------------------------------------------------------------- */
-
-mr_error *mr__batch_sql_render(const mr_names *names, mr_batch_sql *out)
+mr_error *mr__batch_pass_on(mr_batch *from, mr_batch *to, int64_t reached)
 {
-    MR_AUTO_BUF advance = {0};
-    /* A process that stops between two flights of a batch must not hold its checkpoint's row for
-     * ever. In the middle of a flight the server waits without a limit: then the leader ends the
-     * session (bury_workers), or the executor that lost it. */
-    mr__buf_puts(&advance, "SELECT pg_catalog.set_config('idle_in_transaction_session_timeout',"
-                           " $5::text, true), ");
-    mr__names_function(names, "advance_checkpoint", &advance);
-    /* What was read on a server that has been replaced means nothing on its successor, where the
-     * same positions may be other events: no checkpoint is at -1, so the fence holds. */
-    mr__buf_puts(&advance, "($1::text, $2::uuid, CASE WHEN $6::int8 IN (0, " MR_SERVER_SQL ")"
-                           " THEN $3::int8 ELSE -1 END, $4::int8)");
-
-    MR_AUTO_BUF skips = {0};
-    mr__buf_puts(&skips, "INSERT INTO ");
-    mr__qname_quote(&skips, &names->table[MR_TABLE_GAP_SKIPS]);
-    mr__buf_puts(
-        &skips,
-        " (consumer_name, worker_id, gap_position, gap_end, skip_to_position,"
-        " highest_visible_position, first_seen_at, strategy, reason)"
-        " SELECT $1::text, $2::uuid, h.first, h.last, h.last + 1, h.visible,"
-        " pg_catalog.clock_timestamp() - h.age * interval '1 microsecond', $3::text, $4::text"
-        " FROM unnest($5::int8[], $6::int8[], $7::int8[], $8::int8[])"
-        " AS h(first, last, visible, age)");
-    *out = (mr_batch_sql){.advance = mr__buf_take(&advance), .skips = mr__buf_take(&skips)};
-    if (out->advance != NULL && out->skips != NULL)
-        return NULL;
-    mr__batch_sql_free(out);
-    return mr__error_nomem();
-}
-
-void mr__batch_sql_free(mr_batch_sql *sql)
-{
-    free(sql->advance);
-    free(sql->skips);
-    *sql = (mr_batch_sql){0};
-}
-
-static mr_error *queue_advance(const mr_batch *batch, mr_tx *tx)
-{
-    char expected[24], target[24], idle[32], server[24];
-    (void)snprintf(expected, sizeof(expected), "%" PRId64, batch->expected);
-    (void)snprintf(target, sizeof(target), "%" PRId64, batch->target);
-    (void)snprintf(idle, sizeof(idle), "%" PRId64 "ms", batch->timeout / 1000 + 1000);
-    (void)snprintf(server, sizeof(server), "%" PRId64, batch->server);
-    const char *values[] = {batch->consumer, batch->worker_id, expected, target, idle, server};
-    return mr_tx_exec(tx, batch->sql->advance, 6, values);
-}
-
-/* What made each strategy believe that a position will never come. */
-static const char *reason_of(const char *strategy)
-{
-    switch (strategy[0]) {
-    case 'h':
-        return "older than stale_gap_threshold; a late commit may be lost";
-    case 't':
-        return "older than gap_timeout and absent at the last look; a late commit may be lost";
-    case 'p':
-        return "below the published position";
-    default:
-        return strategy[1] == 'n' ? "every transaction that ran when it was seen has ended"
-                                  : "no transaction that could fill it is left";
+    to->server = from->server;
+    for (size_t i = 0; i < from->hole_count; i++) {
+        mr_hole hole = from->holes[i];
+        if (hole.first > reached)
+            continue;
+        hole.last = hole.last < reached ? hole.last : reached;
+        MR_TRY(add_hole(to, hole));
     }
-}
-
-static void add_number(mr_buf *array, size_t index, int64_t value)
-{
-    mr__buf_printf(array, "%s%" PRId64, index == 0 ? "{" : ",", value);
-}
-
-static mr_error *queue_skips(const mr_batch *batch, mr_tx *tx)
-{
-    if (batch->hole_count == 0)
-        return NULL;
-    MR_AUTO_BUF first = {0};
-    MR_AUTO_BUF last = {0};
-    MR_AUTO_BUF visible = {0};
-    MR_AUTO_BUF age = {0};
-    int64_t now = mr__clock_now(batch->clock);
-    for (size_t i = 0; i < batch->hole_count; i++) {
-        const mr_hole *hole = &batch->holes[i];
-        add_number(&first, i, hole->first);
-        add_number(&last, i, hole->last);
-        add_number(&visible, i, hole->visible);
-        add_number(&age, i, now > hole->seen ? now - hole->seen : 0);
+    bool kept = false;
+    for (size_t i = 0; i < from->aside_count; i++) {
+        if (from->asides[i].event->position > reached)
+            continue;
+        const mr_aside *aside = &from->asides[i];
+        MR_TRY(mr__batch_add_aside(to, (int)aside->kind, aside->event,
+                                   aside->kind == MR_ASIDE_POISON ? &aside->sentence : NULL));
+        kept = true;
     }
-    mr_buf *all[] = {&first, &last, &visible, &age};
-    for (size_t i = 0; i < 4; i++)
-        mr__buf_putc(all[i], '}');
-    if (first.failed || last.failed || visible.failed || age.failed)
-        return mr__error_nomem();
-    const char *values[] = {
-        batch->consumer, batch->worker_id, batch->strategy, reason_of(batch->strategy),
-        first.data,      last.data,        visible.data,    age.data};
-    return mr_tx_exec(tx, batch->sql->skips, 8, values);
+    for (size_t i = 0; kept && i < from->window_count; i++)
+        MR_TRY(mr__batch_add_window(to, from->windows[i]));
+    return NULL;
 }
 
-/* ---- Running ------------------------------------------------------------------------------- */
+/* ---- Payloads ------------------------------------------------------------------------------ */
 
-static mr_error *work(mr_batch *batch, mr_tx *tx)
+/* In a short transaction of its own: the handler is about to work without one. */
+static mr_error *fetch(const mr_run *run, mr_session *session, mr_whole *whole)
 {
-    MR_TRY(queue_advance(batch, tx));
-    MR_TRY(queue_skips(batch, tx));
-    if (batch->count == 0)
-        return NULL;
-    mr_run run = {.events = batch->events,
-                  .count = batch->count,
-                  .from = batch->expected,
-                  .to = batch->target,
-                  .shape = batch->shape};
-    return batch->handler->run(batch->handler, tx, &run);
+    mr_tx *tx = NULL;
+    MR_TRY(mr__tx_begin(session, run->deadline, &tx));
+    mr_error *error = mr__whole_load(tx, run, whole);
+    if (error == NULL)
+        return mr__tx_commit(tx, NULL);
+    mr_error_free(mr__tx_rollback(tx, NULL));
+    return error;
+}
+
+/* ---- In a transaction ---------------------------------------------------------------------- */
+
+static mr_run run_of(const mr_batch *batch, int64_t deadline)
+{
+    return (mr_run){.events = batch->events,
+                    .count = batch->count,
+                    .from = batch->expected,
+                    .to = batch->target,
+                    .some = batch->some || batch->aside_count > 0,
+                    .shape = batch->shape,
+                    .consumer = batch->consumer,
+                    .attempt = batch->attempt,
+                    .deadline = deadline,
+                    .clock = batch->clock,
+                    .cancelled = batch->cancelled,
+                    .logger = batch->logger};
+}
+
+/* The run narrowed to one of its events. */
+static mr_run run_one(const mr_run *whole, size_t index)
+{
+    mr_run one = *whole;
+    one.events = whole->events + index;
+    one.count = 1;
+    one.from = one.events[0]->position - 1;
+    one.to = one.events[0]->position;
+    return one;
+}
+
+/* The position just before an event: where a batch ends that could not handle it. */
+static int64_t before(const mr_batch *batch, size_t index)
+{
+    return index < batch->count ? batch->events[index]->position - 1 : batch->target;
+}
+
+static void blame(mr_batch *batch, size_t index, bool proven)
+{
+    /* What failed at the commit names nobody, but an event that is alone has nobody to share with.
+     */
+    if (batch->count == 1)
+        index = 0;
+    if (index >= batch->count)
+        return;
+    batch->failure.position = batch->events[index]->position;
+    /* With events set aside before it, the next attempt writes those down first. */
+    batch->failure.proven = proven || (batch->count == 1 && batch->aside_count == 0);
+}
+
+static bool stopping(const mr_batch *batch)
+{
+    return batch->cancelled != NULL && atomic_load(batch->cancelled);
+}
+
+/* Notes an error (taken): whose it is, and that it counts for the event at `index`. */
+static void note(mr_batch *batch, mr_error *error, bool own, size_t index, bool proven)
+{
+    batch->error = error;
+    batch->failure.fault = mr__fault_of(error, own, stopping(batch));
+    blame(batch, index, proven);
 }
 
 /* The fence as MR_SERVER_SQL raised it, in words that say so. */
@@ -199,34 +212,256 @@ static mr_error *name_other_server(mr_error *error)
                         "its events were read from another server than the one that answers now");
 }
 
-/* The handler's own error, unless a statement of it failed on the server: that is the cause. */
-static mr_error *give_up(mr_batch *batch, mr_tx *tx, mr_error *own, int *failed)
+/* Ends a transaction that failed by the handler's own error, unless a statement of it failed on the
+ * server: that is the cause. */
+static void give_up(mr_batch *batch, mr_tx *tx, mr_error *own)
 {
-    int current = mr__tx_current(tx);
-    mr_error *server = mr__tx_rollback(tx, failed);
+    int current = mr__tx_current(tx), failed = -1;
+    mr_error *server = mr__tx_rollback(tx, &failed);
     if (server == NULL) {
-        batch->handlers_own = true;
-        *failed = current;
-        return own;
+        note(batch, own, true, current < 0 ? batch->count : (size_t)current, false);
+        return;
     }
     mr_error_free(own);
-    return server;
+    note(batch, name_other_server(server), false, failed < 0 ? batch->count : (size_t)failed,
+         false);
+}
+
+static void end(mr_batch *batch, mr_tx *tx, int64_t upto, size_t handled)
+{
+    int failed = -1;
+    mr_error *error = mr__tx_commit(tx, &failed);
+    if (error == NULL) {
+        batch->reached = upto;
+        batch->handled = handled;
+        return;
+    }
+    mr_error_free(batch->error);
+    batch->failure = (mr_failure){.end = batch->failure.end};
+    note(batch, name_other_server(error), false, failed < 0 ? batch->count : (size_t)failed, false);
+}
+
+static mr_error *begin(mr_batch *batch, mr_session *session, int64_t deadline, int64_t to,
+                       mr_tx **tx)
+{
+    MR_TRY(mr__tx_begin(session, deadline, tx));
+    return mr__batch_advance(batch, *tx, to);
+}
+
+/* All events together; with `answers` the handler has done its part before. */
+static void run_whole(mr_batch *batch, mr_session *session, const mr_run *run,
+                      const mr_answers *answers, size_t good)
+{
+    int64_t upto = before(batch, good);
+    mr_tx *tx = NULL;
+    mr_error *error = begin(batch, session, run->deadline, upto, &tx);
+    if (tx == NULL) {
+        note(batch, error, false, batch->count, false);
+        return;
+    }
+    if (error == NULL)
+        error = mr__batch_audit(batch, tx, upto);
+    if (error == NULL && good > 0)
+        error = answers != NULL ? batch->handler->apply(batch->handler, tx, run, answers, good)
+                                : batch->handler->run(batch->handler, tx, run);
+    if (error != NULL)
+        give_up(batch, tx, error);
+    else
+        end(batch, tx, upto, good);
+}
+
+/* First the handler's slow part without a transaction, then what it asked for in one. Answers tell
+ * exactly which event failed, so those before it are kept. */
+static void run_talk(mr_batch *batch, mr_session *session, const mr_run *run)
+{
+    size_t good = 0;
+    mr_answers *answers = NULL;
+    mr_error *own = batch->handler->talk(batch->handler, run, &good, &answers);
+    bool late = own != NULL && mr_error_code(own) == MR_E_TIMEOUT && good > 0;
+    mr_run rest = *run;
+    rest.deadline = mr__clock_now(batch->clock) + batch->timeout;
+    if (own == NULL || before(batch, good) > batch->expected)
+        run_whole(batch, session, &rest, answers, good);
+    batch->handler->forget(answers);
+    /* The answers' error stands when what came before it is safe. Time that ran out after some
+     * events were answered proves nothing: the rest may only have begun too late. */
+    if (own != NULL && batch->error == NULL)
+        note(batch, own, true, good, !late);
+    else
+        mr_error_free(own);
+}
+
+/* Runs the events one by one, each behind a mark, until one fails; `*done` is how many went well as
+ * far as is known. */
+static mr_error *run_marked(mr_batch *batch, mr_tx *tx, const mr_run *run, size_t *done)
+{
+    for (*done = 0; *done < batch->count; (*done)++) {
+        mr_run one = run_one(run, *done);
+        mr__tx_tag_from(tx, (int)*done);
+        mr__tx_tag(tx, 0);
+        MR_TRY(mr__tx_mark(tx));
+        MR_TRY(batch->handler->run(batch->handler, tx, &one));
+        mr__tx_tag(tx, 0);
+        MR_TRY(mr__tx_unmark(tx));
+    }
+    mr__tx_tag_from(tx, 0);
+    mr__tx_tag(tx, -1);
+    return mr__tx_settle(tx);
+}
+
+/* After an error (taken) in marked events: undoes the one that failed, keeps those before it. An
+ * error returned means that the transaction cannot go on. */
+static mr_error *keep_prefix(mr_batch *batch, mr_tx *tx, mr_error *own, size_t *done)
+{
+    mr_error *server = NULL;
+    int failed = -1;
+    int64_t deadline = mr__clock_now(batch->clock) + batch->timeout;
+    mr_error *error = mr__tx_undo(tx, deadline, &server, &failed);
+    mr__tx_tag_from(tx, 0);
+    mr__tx_tag(tx, -1);
+    if (server != NULL) {
+        mr_error_free(own);
+        own = NULL;
+    }
+    if (error != NULL || (server != NULL && failed < 0)) {
+        /* The connection, a forced stop, or the fence itself: nothing can be kept. */
+        mr_error_free(own);
+        if (error == NULL)
+            return server;
+        mr_error_free(server);
+        return error;
+    }
+    if (failed >= 0)
+        *done = (size_t)failed;
+    bool late = mr_error_code(server != NULL ? server : own) == MR_E_TIMEOUT && *done > 0;
+    if (late) {
+        /* Time ran out for all of them together; those that are left have their own turn. */
+        mr_error_free(server);
+        mr_error_free(own);
+    } else {
+        note(batch, server != NULL ? server : own, server == NULL, *done, true);
+    }
+    return NULL;
+}
+
+/* A savepoint an event: the good ones before the first that fails are kept. */
+static void run_isolated(mr_batch *batch, mr_session *session, const mr_run *run)
+{
+    mr_tx *tx = NULL;
+    size_t done = 0;
+    mr_error *error = begin(batch, session, run->deadline, batch->expected, &tx);
+    if (tx == NULL) {
+        note(batch, error, false, batch->count, false);
+        return;
+    }
+    if (error == NULL)
+        error = run_marked(batch, tx, run, &done);
+    if (error != NULL)
+        error = keep_prefix(batch, tx, error, &done);
+    int64_t upto = before(batch, done);
+    if (error == NULL)
+        error = mr__batch_audit(batch, tx, upto);
+    if (error == NULL && upto > batch->expected)
+        error = mr__batch_advance(batch, tx, upto);
+    if (error == NULL) {
+        end(batch, tx, upto, done);
+        return;
+    }
+    mr_error_free(batch->error);
+    batch->error = NULL;
+    batch->failure = (mr_failure){.end = batch->failure.end};
+    mr_error *server = mr__tx_rollback(tx, NULL);
+    mr_error_free(server == NULL ? NULL : error);
+    note(batch, name_other_server(server == NULL ? error : server), false, batch->count, false);
+}
+
+/* Whoever wants to know of dead letters hears of those that are committed now. */
+static void tell(const mr_batch *batch)
+{
+    if (batch->on_dead_letter == NULL)
+        return;
+    for (size_t i = 0; i < batch->aside_count; i++)
+        if (batch->asides[i].kind == MR_ASIDE_POISON &&
+            batch->asides[i].event->position <= batch->reached)
+            batch->on_dead_letter(batch->on_dead_letter_user, batch->consumer,
+                                  batch->asides[i].event, batch->asides[i].sentence.error,
+                                  batch->asides[i].sentence.attempts);
+}
+
+static void outcome_init(mr_batch *batch)
+{
+    batch->reached = batch->expected;
+    batch->failure = (mr_failure){.end = batch->target};
 }
 
 void mr__batch_run(mr_batch *batch, mr_session *session)
 {
-    int64_t before = mr__session_round_trips(session);
-    int64_t deadline = mr__clock_now(batch->clock) + batch->timeout;
-    mr_tx *tx = NULL;
-    int failed = -1;
-    batch->error = mr__tx_begin(session, deadline, &tx);
-    if (batch->error == NULL) {
-        mr_error *own = work(batch, tx);
-        batch->error = own == NULL ? mr__tx_commit(tx, &failed) : give_up(batch, tx, own, &failed);
+    int64_t trips = mr__session_round_trips(session);
+    outcome_init(batch);
+    mr_run run = run_of(batch, mr__clock_now(batch->clock) + batch->timeout);
+    mr_whole whole = {0};
+    mr_error *error = NULL;
+    bool talks = batch->count > 0 && batch->mode == MR_MODE_WHOLE && batch->handler->talk != NULL;
+    if (talks && mr__whole_needed(&run)) {
+        error = fetch(&run, session, &whole);
+        run.events = whole.events;
     }
-    if (batch->error != NULL)
-        batch->error = name_other_server(batch->error);
-    if (batch->error != NULL && failed >= 0 && (size_t)failed < batch->count)
-        batch->failed_position = batch->events[failed]->position;
-    batch->round_trips = mr__session_round_trips(session) - before;
+    if (error != NULL)
+        note(batch, error, false, batch->count, false);
+    else if (talks)
+        run_talk(batch, session, &run);
+    else if (batch->count > 0 && batch->mode == MR_MODE_ISOLATE)
+        run_isolated(batch, session, &run);
+    else
+        run_whole(batch, session, &run, NULL, batch->count);
+    mr__whole_free(&whole);
+    if (batch->reached > batch->expected)
+        tell(batch);
+    batch->round_trips = mr__session_round_trips(session) - trips;
+}
+
+/* ---- Detached ------------------------------------------------------------------------------ */
+
+/* One by one, so that a handler of whole batches shows which event it cannot take. */
+static mr_error *deliver_isolated(mr_batch *batch, const mr_run *run, size_t *good)
+{
+    for (*good = 0; *good < batch->count; (*good)++) {
+        mr_run one = run_one(run, *good);
+        size_t done = 0;
+        if (*good > 0)
+            MR_TRY(mr__run_check(run));
+        MR_TRY(batch->handler->deliver(batch->handler, &one, &done));
+    }
+    return NULL;
+}
+
+void mr__batch_deliver(mr_batch *batch, mr_session_fn open, void *user)
+{
+    outcome_init(batch);
+    mr_whole whole = {0};
+    mr_error *error = NULL;
+    mr_run run = run_of(batch, mr__clock_now(batch->clock) + batch->timeout);
+    mr_session *session = NULL;
+    if (mr__whole_needed(&run)) {
+        error = open(user, &session);
+        if (error == NULL)
+            error = fetch(&run, session, &whole);
+        run.events = whole.events;
+    }
+    if (error != NULL) {
+        note(batch, error, false, batch->count, false);
+        mr__whole_free(&whole);
+        return;
+    }
+    size_t good = 0;
+    bool isolated = batch->mode != MR_MODE_WHOLE;
+    error = isolated ? deliver_isolated(batch, &run, &good)
+                     : batch->handler->deliver(batch->handler, &run, &good);
+    batch->handled = good;
+    batch->reached = before(batch, good);
+    bool late = error != NULL && mr_error_code(error) == MR_E_TIMEOUT && good > 0;
+    /* A handler of whole batches says 0 and blames nobody; one of events means the next one. */
+    if (error != NULL)
+        note(batch, error, true, good, !late && (isolated || good > 0 || batch->handler->counts));
+    mr__whole_free(&whole);
 }

@@ -385,8 +385,13 @@ static void on_timer(uv_timer_t *timer)
 static void on_failed(uv_async_t *async)
 {
     mr_aconn *c = async->data;
-    if (c->state == STATE_UP || c->state == STATE_CLOSED)
+    if (c->state == STATE_CLOSED)
         return;
+    if (c->state == STATE_UP) {
+        if (c->poll == NULL)
+            go_down(c, mr__pg_conn_error(c->conn));
+        return;
+    }
     mr_error *error = mr__error_db(MR_E_CONNECT, NULL, true, "not connected");
     fail_all(c, error);
     mr_error_free(error);
@@ -453,12 +458,18 @@ void mr__aconn_send(mr_aconn *c, const mr_flight_statement *statements, int coun
     c->pending++;
     if (c->state == STATE_UP && c->pending == 1)
         arm_deadline(c);
-    if (c->state != STATE_UP || !flight_transmit(c, f)) {
-        (void)uv_async_send(&c->failed);
-        return;
+    bool good = c->state == STATE_UP && flight_transmit(c, f);
+    int unsent = good ? PQflush(c->conn) : -1;
+    /* libpq closes the socket by itself when sending shows that the server has gone. The loop must
+     * not watch that number any longer: it may be another file's by now, and libuv aborts the
+     * process when it cannot watch what it was told to. */
+    if (c->state == STATE_UP && (unsent < 0 || PQstatus(c->conn) != CONNECTION_OK)) {
+        good = false;
+        poll_drop(c);
     }
-    int unsent = PQflush(c->conn);
-    if (unsent > 0)
+    if (!good)
+        (void)uv_async_send(&c->failed);
+    else if (unsent > 0)
         (void)poll_on(c, UV_READABLE | UV_WRITABLE);
 }
 

@@ -128,6 +128,18 @@ bool mr__pg_sqlstate_retryable(const char *sqlstate)
     return strncmp(sqlstate, "53", 2) == 0; /* resources: disk full, out of memory */
 }
 
+bool mr__pg_sqlstate_permanent(const char *sqlstate)
+{
+    return strncmp(sqlstate, "22", 2) == 0 || strcmp(sqlstate, "23502") == 0 ||
+           strcmp(sqlstate, "23514") == 0;
+}
+
+bool mr__pg_nobodys_fault(const mr_error *error)
+{
+    return mr_error_sqlstate(error)[0] != '\0' &&
+           (mr_error_retryable(error) || mr_error_code(error) == MR_E_FENCED);
+}
+
 /* Millrace's own functions raise class MR; see sql/functions. */
 static mr_code code_of(const char *sqlstate)
 {
@@ -136,7 +148,8 @@ static mr_code code_of(const char *sqlstate)
         mr_code code;
     } own[] = {{"MR001", MR_E_CONFLICT}, {"MR002", MR_E_FENCED}, {"MR003", MR_E_FENCED},
                {"MR004", MR_E_FENCED},   {"MR005", MR_E_LOG},    {"MR006", MR_E_FENCED},
-               {"57014", MR_E_TIMEOUT}};
+               {"MR007", MR_E_USAGE},    {"MR008", MR_E_STATE},  {"MR009", MR_E_FENCED},
+               {"MR010", MR_E_FENCED},   {"57014", MR_E_TIMEOUT}};
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         if (strcmp(sqlstate, own[i].state) == 0)
             return own[i].code;

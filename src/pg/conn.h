@@ -35,6 +35,11 @@ mr_error *mr__pg_conn_error(PGconn *conn) MR_MUST_CHECK;
 /* True for SQLSTATEs that say nothing about the statement itself: lost connection, shutdown,
  * deadlock, serialization failure, read-only server after a fail-over, too many connections. */
 bool mr__pg_sqlstate_retryable(const char *sqlstate);
+/* True for SQLSTATEs that say that the data cannot be taken, now or the next time: data exceptions,
+ * NOT NULL, CHECK. */
+bool mr__pg_sqlstate_permanent(const char *sqlstate);
+/* True when the server refused a statement for a reason that is no work's own fault. */
+bool mr__pg_nobodys_fault(const mr_error *error);
 /* True for SQLSTATEs that mean this connection is of no further use. */
 bool mr__pg_sqlstate_connection(const char *sqlstate);
 

@@ -36,6 +36,18 @@ mr_error *mr__session_open(const mr_session_params *params, mr_session **out)
     return NULL;
 }
 
+mr_error *mr__session_script(const mr_session_params *params, const mr_script *script,
+                             mr_session **out)
+{
+    mr_session *s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return mr__error_nomem();
+    s->params = *params;
+    s->script = script;
+    *out = s;
+    return NULL;
+}
+
 void mr__session_close(mr_session *s)
 {
     if (s == NULL)
@@ -50,7 +62,7 @@ void mr__session_close(mr_session *s)
 
 bool mr__session_usable(const mr_session *s)
 {
-    return !s->broken && PQstatus(s->conn) == CONNECTION_OK;
+    return !s->broken && (s->script != NULL || PQstatus(s->conn) == CONNECTION_OK);
 }
 
 PGconn *mr__session_conn(mr_session *s)

@@ -31,6 +31,7 @@ struct mr_tx {
     mr_entry *entries; /* ring of `capacity`, `count` from `first` */
     size_t first, count, capacity;
     int tag, failed_tag;
+    int first_tag;     /* what tag 0 stands for */
     mr_error *failure; /* the first */
 };
 
@@ -38,7 +39,8 @@ typedef struct mr_cancel mr_cancel;
 
 struct mr_session {
     mr_session_params params;
-    PGconn *conn;
+    PGconn *conn;            /* NULL with a script */
+    const mr_script *script; /* NULL with a server */
     bool broken;
     mr_cancel *cancel; /* a cancel request that was sent for this transaction */
     mr_tx tx;          /* one at a time */

@@ -112,6 +112,8 @@ static mr_error *drain(mr_tx *tx, size_t leave)
 static mr_error *relieve(mr_tx *tx)
 {
     mr_session *s = tx->session;
+    if (s->script != NULL)
+        return NULL;
     if (tx->count < FLUSH_EVERY) {
         if (tx->count % TAKE_EVERY != 0)
             return NULL;
@@ -131,12 +133,29 @@ static mr_error *sent(mr_tx *tx, int ok, mr_entry entry)
     return entry_push(tx, entry);
 }
 
+/* Without a server a statement is answered at once. */
+static mr_error *run_script(mr_tx *tx, const char *sql, int count, const char *const *values,
+                            const int *lengths, const int *formats, mr_entry entry)
+{
+    const mr_script *script = tx->session->script;
+    mr_error *error =
+        script->statement(script->user, sql, count, values, lengths, formats, entry.rows);
+    if (error == NULL)
+        return NULL;
+    if (mr_error_code(error) == MR_E_CONNECT)
+        tx->session->broken = true;
+    fail(tx, entry.tag, error);
+    return NULL;
+}
+
 /* Sends one statement, prepared when that is allowed. */
 static mr_error *send_statement(mr_tx *tx, const char *sql, int count, const Oid *types,
                                 const char *const *values, const int *lengths, const int *formats,
                                 int result_format, mr_entry entry)
 {
     mr_session *s = tx->session;
+    if (s->script != NULL)
+        return run_script(tx, sql, count, values, lengths, formats, entry);
     mr_statement *statement =
         s->params.prepare ? mr__session_statement(s, sql, count, types) : NULL;
     if (statement == NULL)
@@ -155,6 +174,24 @@ static mr_error *send_statement(mr_tx *tx, const char *sql, int count, const Oid
                 PQsendQueryPrepared(s->conn, statement->name, count, values, lengths, formats,
                                     result_format),
                 entry);
+}
+
+static mr_error *send_step(mr_tx *tx, mr_step step, int tag)
+{
+    static const char *const texts[] = {
+        [MR_STEP_BEGIN] = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+        [MR_STEP_MARK] = "SAVEPOINT millrace_mark",
+        [MR_STEP_UNMARK] = "RELEASE SAVEPOINT millrace_mark",
+        [MR_STEP_UNDO] = "ROLLBACK TO SAVEPOINT millrace_mark",
+        [MR_STEP_COMMIT] = "COMMIT",
+        [MR_STEP_ROLLBACK] = "ROLLBACK",
+    };
+    const mr_script *script = tx->session->script;
+    if (script == NULL)
+        return send_statement(tx, texts[step], 0, NULL, NULL, NULL, NULL, 0,
+                              (mr_entry){.tag = tag, .kind = MR_ENTRY_EXEC});
+    script->step(script->user, step);
+    return NULL;
 }
 
 /* The server only says "canceling statement"; this says who did it and why. */
@@ -178,13 +215,9 @@ static mr_error *standing_failure(mr_tx *tx)
     return cancelled_error(tx);
 }
 
-static mr_error *queue(mr_tx *tx, const char *sql, int count, const Oid *types,
-                       const char *const *values, const int *lengths, const int *formats,
-                       int result_format, mr_entry entry)
+/* After something was sent, with `error` when it could not be. */
+static mr_error *queued(mr_tx *tx, mr_error *error)
 {
-    MR_TRY(standing_failure(tx));
-    mr_error *error =
-        send_statement(tx, sql, count, types, values, lengths, formats, result_format, entry);
     if (error == NULL)
         error = relieve(tx);
     if (error != NULL) {
@@ -192,6 +225,21 @@ static mr_error *queue(mr_tx *tx, const char *sql, int count, const Oid *types,
         return mr__error_copy(tx->failure);
     }
     return standing_failure(tx);
+}
+
+static mr_error *queue(mr_tx *tx, const char *sql, int count, const Oid *types,
+                       const char *const *values, const int *lengths, const int *formats,
+                       int result_format, mr_entry entry)
+{
+    MR_TRY(standing_failure(tx));
+    return queued(
+        tx, send_statement(tx, sql, count, types, values, lengths, formats, result_format, entry));
+}
+
+static mr_error *queue_step(mr_tx *tx, mr_step step, int tag)
+{
+    MR_TRY(standing_failure(tx));
+    return queued(tx, send_step(tx, step, tag));
 }
 
 mr_error *mr__tx_begin(mr_session *s, int64_t deadline, mr_tx **out)
@@ -205,8 +253,7 @@ mr_error *mr__tx_begin(mr_session *s, int64_t deadline, mr_tx **out)
                   .capacity = capacity,
                   .tag = -1,
                   .failed_tag = -1};
-    mr_error *error = queue(tx, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", 0, NULL, NULL,
-                            NULL, NULL, 0, (mr_entry){.tag = -1, .kind = MR_ENTRY_EXEC});
+    mr_error *error = queue_step(tx, MR_STEP_BEGIN, -1);
     if (error != NULL) {
         mr_error_free(tx->failure);
         tx->failure = NULL;
@@ -219,7 +266,12 @@ mr_error *mr__tx_begin(mr_session *s, int64_t deadline, mr_tx **out)
 
 void mr__tx_tag(mr_tx *tx, int tag)
 {
-    tx->tag = tag;
+    tx->tag = tag < 0 ? tag : tx->first_tag + tag;
+}
+
+void mr__tx_tag_from(mr_tx *tx, int first)
+{
+    tx->first_tag = first;
 }
 
 int mr__tx_current(const mr_tx *tx)
@@ -299,7 +351,7 @@ mr_error *mr_tx_exec(mr_tx *tx, const char *sql, int count, const char *const *v
 static mr_error *wait_for_rows(mr_tx *tx)
 {
     mr_error *error = NULL;
-    if (PQsendFlushRequest(tx->session->conn) != 1)
+    if (tx->session->script == NULL && PQsendFlushRequest(tx->session->conn) != 1)
         error = mr__session_lost(tx->session);
     tx->session->round_trips++;
     if (error == NULL)
@@ -343,6 +395,8 @@ mr_error *mr_tx_query(mr_tx *tx, const char *sql, int count, const char *const *
 
 static mr_error *sync_and_drain(mr_tx *tx)
 {
+    if (tx->session->script != NULL)
+        return NULL;
     MR_TRY(
         sent(tx, PQpipelineSync(tx->session->conn), (mr_entry){.tag = -1, .kind = MR_ENTRY_SYNC}));
     tx->session->round_trips++;
@@ -353,6 +407,10 @@ static mr_error *sync_and_drain(mr_tx *tx)
 static void end_block(mr_tx *tx)
 {
     mr_session *s = tx->session;
+    if (s->script != NULL) {
+        mr_error_free(send_step(tx, MR_STEP_ROLLBACK, -1));
+        return;
+    }
     if (s->broken || PQtransactionStatus(s->conn) == PQTRANS_IDLE)
         return;
     /* The rollback is not cancelled, whatever happened to the batch; it gets a grace period of its
@@ -389,6 +447,60 @@ static mr_error *finish(mr_tx *tx, int *failed_tag)
     return cancelled_error(tx);
 }
 
+/* ---- Marks: a piece of the transaction that can be undone ----------------------------------- */
+
+mr_error *mr__tx_mark(mr_tx *tx)
+{
+    return queue_step(tx, MR_STEP_MARK, -1);
+}
+
+mr_error *mr__tx_unmark(mr_tx *tx)
+{
+    /* A constraint that was put off to here, or the release itself, is the marked piece's affair.
+     */
+    return queue_step(tx, MR_STEP_UNMARK, tx->tag);
+}
+
+/* Waits for everything that was queued; what went wrong is taken out of the transaction. */
+static mr_error *settle_failure(mr_tx *tx, mr_error **failure, int *failed_tag)
+{
+    mr_error *error = sync_and_drain(tx);
+    mr__session_cancel_end(tx->session);
+    *failure = tx->failure;
+    *failed_tag = tx->failed_tag;
+    tx->failure = NULL;
+    tx->failed_tag = -1;
+    if (error == NULL && tx->session->broken)
+        error = mr__error_db(MR_E_CONNECT, NULL, true, "the connection cannot be used any further");
+    if (error == NULL && tx->stopped)
+        error = cancelled_error(tx);
+    if (error == NULL && tx->timed_out && *failure != NULL) {
+        mr_error_free(*failure);
+        *failure = cancelled_error(tx);
+    }
+    return error;
+}
+
+mr_error *mr__tx_settle(mr_tx *tx)
+{
+    mr_error *error = sync_and_drain(tx);
+    if (error != NULL)
+        fail(tx, -1, error);
+    return standing_failure(tx);
+}
+
+mr_error *mr__tx_undo(mr_tx *tx, int64_t deadline, mr_error **failure, int *failed_tag)
+{
+    mr_error *error = settle_failure(tx, failure, failed_tag);
+    tx->cancel_sent_at = 0;
+    tx->timed_out = false;
+    tx->deadline = deadline;
+    tx->tag = -1;
+    if (error == NULL)
+        error = queue_step(tx, MR_STEP_UNDO, -1);
+    return error;
+}
+
 mr_error *mr__tx_commit(mr_tx *tx, int *failed_tag)
 {
     tx->tag = -1;
@@ -396,8 +508,7 @@ mr_error *mr__tx_commit(mr_tx *tx, int *failed_tag)
      * batch may be committed. */
     mr_error *error = standing_failure(tx);
     if (error == NULL)
-        error = send_statement(tx, "COMMIT", 0, NULL, NULL, NULL, NULL, 0,
-                               (mr_entry){.tag = -1, .kind = MR_ENTRY_EXEC});
+        error = send_step(tx, MR_STEP_COMMIT, -1);
     /* Without a COMMIT on its way the batch must not look committed. */
     if (error != NULL)
         fail(tx, -1, error);
