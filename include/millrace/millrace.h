@@ -61,6 +61,7 @@ MR_API const char *mr_version(void);
     X(MR_E_TIMEOUT, "timeout", "a deadline passed")                                                \
     X(MR_E_CANCELLED, "cancelled", "the work was told to stop")                                    \
     X(MR_E_HANDLER, "handler", "a handler failed")                                                 \
+    X(MR_E_FATAL, "fatal", "a handler says that the process must stop")                            \
     X(MR_E_STATE, "state", "the object is not in a state that allows this")                        \
     X(MR_E_CHECK, "check", "a check failed: work was lost, doubled or is unhealthy")               \
     X(MR_E_INTERNAL, "internal", "a bug in Millrace; please report it")
@@ -74,7 +75,9 @@ typedef enum mr_code {
 
 typedef struct mr_error mr_error;
 
-/* A new error for a handler to return. `retryable` says whether trying again can help.
+/* A new error for a handler to return. `retryable` says whether trying again can help: an error
+ * that is not goes to on_failure without further retries. MR_E_FATAL stops the worker whatever
+ * on_failure says. A result's own error (mr_error_from_result) may be returned as it is.
  * Never returns NULL: when memory is short it returns a static error. Any thread. */
 MR_API mr_error *mr_error_new(mr_code code, bool retryable, const char *format, ...)
     MR_PRINTF(3, 4) MR_MUST_CHECK;
@@ -136,6 +139,14 @@ typedef void (*mr_log_fn)(void *user, mr_level level, const char *line);
 /* Where log lines go; without it they are dropped. The conf keeps `user` as it is. */
 MR_API void mr_conf_on_log(mr_conf *conf, mr_log_fn sink, void *user);
 
+/* How far one consumer (one slot of a partitioned one) is: `lag` positions between its checkpoint
+ * and the head of the log, `over` when that is above lag_threshold. */
+typedef void (*mr_lag_fn)(void *user, const char *consumer, int64_t lag, int64_t position,
+                          int64_t head, bool over);
+/* Called every lag_check_interval for each consumer that runs in the worker, from one of its
+ * executor threads. */
+MR_API void mr_conf_on_lag(mr_conf *conf, mr_lag_fn callback, void *user);
+
 /* ---- Events ------------------------------------------------------------------------------- */
 
 /* One event of the log, immutable. Strings end in NUL; "" stands for SQL NULL except where a call
@@ -183,8 +194,9 @@ MR_API bool mr_tx_cancelled(const mr_tx *tx);
 
 /* ---- Consumers ---------------------------------------------------------------------------- */
 
-/* One call an event, in position order. Runs on one executor thread at a time for a consumer, but
- * not always on the same one. Return NULL to go on, an error to roll the whole batch back. */
+/* One call an event, in position order. Runs on one executor thread at a time for a consumer (for a
+ * slot of a partitioned one), but not always on the same one. Return NULL to go on, an error to
+ * roll the batch back. `tx` is NULL for a detached consumer. */
 typedef mr_error *(*mr_event_fn)(mr_tx *tx, const mr_event *event, void *user);
 /* One call a batch; `events` are `count` matching events in position order, never zero. */
 typedef mr_error *(*mr_batch_fn)(mr_tx *tx, const mr_event *const *events, size_t count,
@@ -202,6 +214,109 @@ MR_API void mr_consumer_on_event(mr_consumer *consumer, mr_event_fn handler, voi
                                  void (*user_free)(void *));
 MR_API void mr_consumer_on_batch(mr_consumer *consumer, mr_batch_fn handler, void *user,
                                  void (*user_free)(void *));
+
+/* An event was given up and its row in consumer_dead_letters is committed: which, why, after how
+ * many attempts. From an executor's thread; not called again when the process dies before it. */
+typedef void (*mr_dead_letter_fn)(void *user, const char *consumer, const mr_event *event,
+                                  const mr_error *error, int attempts);
+MR_API void mr_consumer_on_dead_letter(mr_consumer *consumer, mr_dead_letter_fn callback,
+                                       void *user);
+/* A set-up step in C, in place of or after the `setup` option's statements: run once before the
+ * first event, in a transaction under a lock of the consumer's own. */
+typedef mr_error *(*mr_setup_fn)(PGconn *conn, void *user);
+MR_API void mr_consumer_on_setup(mr_consumer *consumer, mr_setup_fn callback, void *user);
+
+/* The slot, 0 to `partitions` - 1, that a stream belongs to. The same in every version and on every
+ * machine. Any thread. */
+MR_API int mr_partition_of(const char *aggregate_type, const char *aggregate_id, int partitions);
+
+/* ---- Plugins ------------------------------------------------------------------------------ */
+
+/* What a plugin's entry is given. The shared object defines
+ *     mr_error *mr_plugin_v1(mr_plugin *plugin);
+ * which sets one handler and returns NULL, or says why it cannot. */
+typedef struct mr_plugin mr_plugin;
+#define MR_PLUGIN_ENTRY "mr_plugin_v1"
+/* The name of the consumer or queue and its plugin_config ("" when none); they live as long as the
+ * plugin. */
+MR_API const char *mr_plugin_consumer(const mr_plugin *plugin);
+MR_API const char *mr_plugin_config(const mr_plugin *plugin);
+/* The handler, as mr_consumer_on_event() and mr_consumer_on_batch() take it. */
+MR_API void mr_plugin_on_event(mr_plugin *plugin, mr_event_fn handler, void *user,
+                               void (*user_free)(void *));
+MR_API void mr_plugin_on_batch(mr_plugin *plugin, mr_batch_fn handler, void *user,
+                               void (*user_free)(void *));
+
+/* ---- Queues ------------------------------------------------------------------------------- */
+
+/* A queue: rows of a table that are claimed, handled and finished (docs/queues.md). */
+typedef struct mr_queue mr_queue;
+/* One claimed row while it is handled. Its strings live until the handler returns. */
+typedef struct mr_job mr_job;
+
+MR_API mr_queue *mr_queue_new(const char *name); /* NULL only when memory is short */
+MR_API void mr_queue_free(mr_queue *queue);      /* only before a conf took it */
+/* Options of the table's "queue" section: ("table", "invoices"), ("num_handlers", "8"). */
+MR_API mr_error *mr_queue_set(mr_queue *queue, const char *name, const char *value) MR_MUST_CHECK;
+/* Adds a queue; the conf owns it from then on (also when this fails). */
+MR_API mr_error *mr_conf_take_queue(mr_conf *conf, mr_queue *queue) MR_MUST_CHECK;
+MR_API size_t mr_conf_queue_count(const mr_conf *conf);
+MR_API const char *mr_conf_queue_name(const mr_conf *conf, size_t index);
+
+/* The handler in C: up to num_handlers calls at once, each on an executor's thread. NULL completes
+ * the job; a retryable error makes it errored (tried again after retry_after, failed at
+ * max_retries), another one failed; MR_E_CANCELLED after mr_job_cancelled() canceled, or given back
+ * when the worker stops. It holds no connection unless it asks for a transaction. */
+typedef mr_error *(*mr_job_fn)(mr_job *job, void *user);
+MR_API void mr_queue_on_job(mr_queue *queue, mr_job_fn handler, void *user,
+                            void (*user_free)(void *));
+/* Before and after the handler, on its thread, also when it failed. An error of `before` is the
+ * job's, and its handler is not called; `after` is called in any case, once the outcome is decided.
+ * Either may be NULL. */
+typedef void (*mr_job_after_fn)(mr_job *job, const mr_error *error, void *user);
+MR_API void mr_queue_on_handle(mr_queue *queue, mr_job_fn before, mr_job_after_fn after,
+                               void *user);
+
+/* Asked before each claim, on an executor's thread: may refuse it for now, or add conditions. */
+typedef struct mr_dequeue mr_dequeue;
+typedef mr_error *(*mr_dequeue_fn)(mr_dequeue *ask, void *user);
+MR_API void mr_queue_on_dequeue(mr_queue *queue, mr_dequeue_fn hook, void *user);
+MR_API void mr_dequeue_refuse(mr_dequeue *ask);
+MR_API int mr_dequeue_count(const mr_dequeue *ask); /* jobs that would be claimed at most */
+/* Claims fewer. */
+MR_API void mr_dequeue_limit(mr_dequeue *ask, int count);
+/* A condition over the view's columns with $1, $2 … for `count` text values: SQL of the program's
+ * own, never from data. */
+MR_API mr_error *mr_dequeue_where(mr_dequeue *ask, const char *condition, int count,
+                                  const char *const *values) MR_MUST_CHECK;
+
+/* The job's id, the queue's name, and a value by its name: NULL when it is SQL NULL or there is no
+ * such value. */
+MR_API const char *mr_job_id(const mr_job *job);
+MR_API const char *mr_job_queue(const mr_job *job);
+MR_API const char *mr_job_value(const mr_job *job, const char *name);
+MR_API size_t mr_job_value_count(const mr_job *job);
+MR_API const char *mr_job_value_name(const mr_job *job, size_t index);
+/* True once the handler should give up: somebody canceled the job, it belongs to another worker,
+ * max_runtime has passed, or the worker was told to stop at once. Any thread. */
+MR_API bool mr_job_cancelled(const mr_job *job);
+/* A transaction that commits together with the job's outcome, or not at all: effects written
+ * through it are exactly once. Begun at the first call; the same one afterwards. */
+MR_API mr_error *mr_job_tx(mr_job *job, mr_tx **tx) MR_MUST_CHECK;
+/* Instead of completing when the handler returns NULL: the job is queued again, after `delay_ms`,
+ * as a new one (requeue) or as it was, without counting anything (snooze). */
+MR_API void mr_job_requeue(mr_job *job, int64_t delay_ms);
+MR_API void mr_job_snooze(mr_job *job, int64_t delay_ms);
+/* Adds an entry (JSON text) to the job's execution log; `*index` (may be NULL) is its place,
+ * from 1. Visible at once, or when the job's transaction has ended if one is open, whatever becomes
+ * of that. MR_E_FENCED when the job belongs to another worker now. */
+MR_API mr_error *mr_job_log(mr_job *job, const char *entry, int *index) MR_MUST_CHECK;
+/* Replaces the entry at `index`. */
+MR_API mr_error *mr_job_log_update(mr_job *job, int index, const char *entry) MR_MUST_CHECK;
+
+/* A plugin for a queue sets this one. */
+MR_API void mr_plugin_on_job(mr_plugin *plugin, mr_job_fn handler, void *user,
+                             void (*user_free)(void *));
 
 /* ---- Workers ------------------------------------------------------------------------------ */
 
@@ -253,6 +368,97 @@ MR_API int64_t mr_worker_metric(const mr_worker *worker, const char *name);
 MR_API size_t mr_metric_count(void);
 MR_API const char *mr_metric_name(size_t index);
 MR_API const char *mr_metric_meaning(size_t index);
+
+/* ---- Testing your handlers ----------------------------------------------------------------- */
+
+/* A consumer on a log in memory, without a server: batches are gathered, run and judged by the code
+ * of a worker, one at a time, when you say so, on a clock that you move. One thread; handlers run
+ * on yours. docs/testing-your-handlers.md has a walk through it. */
+typedef struct mr_test mr_test;
+
+/* What a run did. */
+typedef enum mr_test_outcome {
+    MR_TEST_IDLE,      /* nothing: there is no event after the checkpoint */
+    MR_TEST_BLOCKED,   /* nothing: the next event lies behind an undecided hole */
+    MR_TEST_WAITING,   /* nothing: the time of the next try has not come, see mr_test_wait() */
+    MR_TEST_COMMITTED, /* a batch; the checkpoint moved, over events of others too */
+    MR_TEST_FAILED,    /* a batch failed, and the consumer goes on: another try, or a dead letter */
+    MR_TEST_PAUSED,    /* it failed and the consumer is paused, or was before: nothing ran then */
+    MR_TEST_STOPPED,   /* the same, but a worker would end (on_failure: fatal, MR_E_FATAL) */
+} mr_test_outcome;
+MR_API const char *mr_test_outcome_name(mr_test_outcome outcome); /* "committed" … */
+
+/* Takes the consumer, also when this fails. Its options count as in a worker with the defaults;
+ * start_from and setup do not: the log begins empty, the checkpoint at 0. MR_E_USAGE for sql_batch,
+ * which reads a log on a server. */
+MR_API mr_error *mr_test_new(mr_consumer *consumer, mr_test **test) MR_MUST_CHECK;
+MR_API void mr_test_free(mr_test *test); /* not from its handler */
+/* Where log lines go, which here are the handler's: what a child process prints. Before the first
+ * run. */
+MR_API void mr_test_on_log(mr_test *test, mr_log_fn sink, void *user);
+
+/* Appends an event at `position`, 0 for the one after the highest. Positions left out are holes: as
+ * behind an open transaction, events beyond one wait until it is filled (a late commit) or decided.
+ * MR_E_USAGE for a position that is taken, MR_E_STATE for one that was decided. `*at` (may be NULL)
+ * is the position. The event gets the next version of its stream, an id made from its position, and
+ * the time of the test's clock. */
+MR_API mr_error *mr_test_append(mr_test *test, int64_t position, const char *aggregate_type,
+                                const char *aggregate_id, const char *event_type,
+                                const void *payload, size_t length, int64_t *at) MR_MUST_CHECK;
+/* Sets a field of the event appended last: those of mr_draft_field(), and "aggregate_version". */
+MR_API mr_error *mr_test_field(mr_test *test, const char *name, const char *value) MR_MUST_CHECK;
+/* Every hole below the highest position is decided: rolled back, it will never be filled. */
+MR_API void mr_test_settle(mr_test *test);
+
+/* Gathers one batch and runs it. Errors are misuse, lack of memory and a database out of reach;
+ * what the handler did wrong is the outcome's affair (`outcome` may be NULL). */
+MR_API mr_error *mr_test_run(mr_test *test, mr_test_outcome *outcome) MR_MUST_CHECK;
+/* Of a partitioned consumer: the slot that runs, and that the calls below are about; 0 at first. */
+MR_API mr_error *mr_test_slot(mr_test *test, int slot) MR_MUST_CHECK;
+/* Events that the last run handled and committed. With MR_TEST_FAILED, those before the bad one. */
+MR_API size_t mr_test_handled(const mr_test *test);
+MR_API int64_t mr_test_checkpoint(const mr_test *test);
+MR_API bool mr_test_paused(const mr_test *test); /* or stopped */
+/* Why the last batch failed; NULL when it did not. Valid until the next run. */
+MR_API const mr_error *mr_test_error(const mr_test *test);
+/* As an operator would: lets a paused consumer go on; has an event passed over. */
+MR_API void mr_test_resume(mr_test *test);
+MR_API mr_error *mr_test_skip(mr_test *test, int64_t position) MR_MUST_CHECK;
+
+/* The test's clock: microseconds, from 2026-01-01 on; it stands still unless you move it, also from
+ * within a handler. Waits have no jitter. */
+MR_API int64_t mr_test_now(const mr_test *test);
+MR_API void mr_test_advance(mr_test *test, int64_t microseconds);
+MR_API int64_t mr_test_wait(const mr_test *test); /* microseconds until the next try, 0 = now */
+
+/* Dead letters in the order they came, of all slots. A parked one was not tried: it waits behind an
+ * earlier letter of its stream. Out of range: 0, "", false. */
+MR_API size_t mr_test_letter_count(const mr_test *test);
+MR_API int64_t mr_test_letter_position(const mr_test *test, size_t index);
+MR_API const char *mr_test_letter_error(const mr_test *test, size_t index);
+MR_API int mr_test_letter_attempts(const mr_test *test, size_t index);
+MR_API bool mr_test_letter_parked(const mr_test *test, size_t index);
+
+/* Without a database the handler's statements are written down: those of committed batches, in
+ * order, queries too; nothing of what was rolled back. Texts live until mr_test_forget(). Out of
+ * range: 0, NULL. */
+MR_API size_t mr_test_statement_count(const mr_test *test);
+MR_API const char *mr_test_statement(const mr_test *test, size_t index);
+MR_API int mr_test_parameter_count(const mr_test *test, size_t index);
+/* A parameter's text (or bytes, NUL after them), NULL for SQL NULL. */
+MR_API const char *mr_test_parameter(const mr_test *test, size_t index, int parameter);
+MR_API size_t mr_test_parameter_length(const mr_test *test, size_t index, int parameter);
+MR_API void mr_test_forget(mr_test *test);
+/* Answers mr_tx_query(), which fails without it: sets `*rows` (PQmakeEmptyPGresult, PQsetvalue; the
+ * handler's from then on) or returns an error, which fails the transaction as a server's would. */
+typedef mr_error *(*mr_test_query_fn)(void *user, const char *sql, int count,
+                                      const char *const *values, PGresult **rows);
+MR_API void mr_test_on_query(mr_test *test, mr_test_query_fn answer, void *user);
+
+/* From here on the handler's statements run on a server, a transaction a batch that is committed
+ * when the batch is; nothing is written down, no table of Millrace's is used. Checks the handler,
+ * so its tables must be there. sql handlers need it. Deadlines go by the real clock then. */
+MR_API mr_error *mr_test_database(mr_test *test, const char *conninfo) MR_MUST_CHECK;
 
 /* ---- The log: append and read ------------------------------------------------------------- */
 
@@ -331,25 +537,173 @@ MR_API mr_error *mr_schema_status(PGconn *conn, const mr_conf *conf, int *curren
  *   "workers"    one row a worker: worker_id, state (alive, draining, dead = declared so by the
  *                leader, gone = its session lock is missing, silent = no heartbeat for the conf's
  *                heartbeat_timeout), leader, host, pid, version, started_at, heartbeat_age
- *                (seconds), owned (consumers assigned to it), can_run (consumers it knows);
+ *                (seconds), owned (consumers and slots it has), can_run (those it knows);
  *                connections and events (handled), both as of its last heartbeat
- *   "consumers"  one row a consumer: consumer, state (running, idle, paused, failing, blocked =
- *                waits before a hole, unassigned, no worker can run it, owner silent, owner gone),
- *                worker_id, host and pid of its owner, checkpoint, head (highest visible
- *                position), lag (positions between them, whatever the state), lag_seconds (age of
- *                the first event after the checkpoint; 0 = caught up, NULL when the log has no
- *                created_at), last_error, updated_at (when the checkpoint moved last). paused,
- *                failing and last_error are as of the owner's last heartbeat
+ *   "consumers"  one row a consumer, or a slot of a partitioned one: consumer, state (running,
+ *                idle, paused, failing, blocked = waits before a hole, unassigned, no worker can
+ *                run it, owner silent, owner gone), worker_id, host and pid of its owner,
+ *                checkpoint, head (highest visible position), lag (positions between them,
+ *                whatever the state), lag_seconds (age of the first event after the checkpoint; 0
+ *                = caught up, NULL when the log has no created_at), last_error (of a paused one:
+ *                why), updated_at (when the checkpoint moved last), paused_by, pause_reason,
+ *                dead_letters (count), partitions (P of a slot, else 1), base (the name without
+ *                "#k/P"), ownership (lock, assignment), pause_kind (command, failure), paused_at,
+ *                last_error_at, last_error_position. failing, and who holds a consumer with
+ *                ownership lock, are as of the owner's last heartbeat
  *   "status"     one row: healthy, workers_alive, workers (count by state, JSON), leader
  *                (worker_id or NULL), consumers (count by state, JSON), head, max_lag,
  *                max_lag_seconds, open_holes (that consumers wait before), dead_letters,
  *                schema_version, problems (JSON list of sentences, empty when healthy). Unhealthy
- *                is: a consumer neither running, idle nor blocked; no leader while workers are
- *                alive; consumers but no worker alive
+ *                is: a consumer neither running, idle nor blocked; lag above the conf's
+ *                lag_threshold; dead letters; no leader while workers are alive; consumers but no
+ *                worker alive
+ *   "queues"     one row a queue of the conf: queue, table, the jobs by state (queued, errored =
+ *                waits for its retry, processing, completed, failed, canceled), stalled (running,
+ *                but silent for stalled_max_age), oldest_wait_seconds (of the job that could be
+ *                claimed and waits longest), workers (alive ones that have it), rough (JSON: which
+ *                of the numbers are not exact: "at least" = 10000 were counted, "estimate" = the
+ *                planner's, because no index serves and the table is large, "unknown"), problem
+ *                (why the queue cannot be looked at, else NULL)
  *   "gaps.open"  what holds readers back now: consumer, position, and who can still fill it
- *   "gaps.list"  the audit of skipped positions, newest first */
+ * and what happened, the newest 1000 rows first; with ":NAME" only that consumer's:
+ *   "gaps.list"     the audit of skipped positions
+ *   "audit"         what was done to consumers: id, consumer, action, actor, reason, detail (JSON),
+ *                   created_at
+ *   "dead_letters"  id, consumer, position, state, aggregate_type, aggregate_id, event_type, error,
+ *                   sqlstate, attempts, created_at */
 MR_API mr_error *mr_list(PGconn *conn, const mr_conf *conf, const char *what,
                          PGresult **rows) MR_MUST_CHECK;
+
+/* The state of the fleet's consumers as JSON; `*json` is yours: mr_free(). `status` is "healthy"
+ * or "degraded", `reasons` a list of {consumer, reason, detail} with reason one of lag (above the
+ * conf's lag_threshold), paused, failing, blocked (by a hole), no_owner, dead_letters, no_leader,
+ * queue (its jobs cannot run), no_worker (consumer is null for the last two); `consumers` has name,
+ * state, lag, checkpoint, head, dead_letters each, for a partitioned one each slot; `head` and
+ * `workers_alive` are numbers. */
+MR_API mr_error *mr_health(PGconn *conn, const mr_conf *conf, char **json) MR_MUST_CHECK;
+
+/* Consumers are named as in the configuration; a partitioned one means all its slots, and
+ * "name#3/8" one of them. `actor` and `reason` (may be NULL) go into consumer_audit. A running
+ * fleet obeys within a second; once the call has returned no batch of the old state commits any
+ * more. MR_E_USAGE for a name that nobody has. The connection must be outside of a transaction. */
+MR_API mr_error *mr_consumer_pause(PGconn *conn, const mr_conf *conf, const char *name,
+                                   const char *actor, const char *reason) MR_MUST_CHECK;
+MR_API mr_error *mr_consumer_resume(PGconn *conn, const mr_conf *conf, const char *name,
+                                    const char *actor, const char *reason) MR_MUST_CHECK;
+/* Moves the checkpoint: `to` is beginning, now, a position (the last one that counts as handled) or
+ * a time. Dead letters above the new position go: their events are handled again. `*position` (may
+ * be NULL) is where it stands now. */
+MR_API mr_error *mr_consumer_reset(PGconn *conn, const mr_conf *conf, const char *name,
+                                   const char *to, const char *actor, const char *reason,
+                                   int64_t *position) MR_MUST_CHECK;
+/* The event at `position` will not be handled by this consumer. Refused when it was handled
+ * already, or when there is no such event. A consumer that is paused for it goes on. */
+MR_API mr_error *mr_consumer_skip(PGconn *conn, const mr_conf *conf, const char *name,
+                                  int64_t position, const char *actor,
+                                  const char *reason) MR_MUST_CHECK;
+/* Any of the four by its name: `action` is pause, resume, reset (`argument`: where to) or skip
+ * (`argument`: the position). `*rows` (may be NULL) is what was done, as in consumer_audit, one row
+ * for each slot: id, consumer, action, actor, reason, detail (JSON: from, to, position, already,
+ * …), created_at. It is yours: PQclear(). */
+MR_API mr_error *mr_consumer_control(PGconn *conn, const mr_conf *conf, const char *name,
+                                     const char *action, const char *argument, const char *actor,
+                                     const char *reason, PGresult **rows) MR_MUST_CHECK;
+/* Returns once `position` is applied: read your own writes. Of a partitioned consumer every slot
+ * must be that far. MR_E_TIMEOUT after `timeout_ms` (0: one look) says how far it is and why (no
+ * owner, blocked, head not that far); MR_E_STATE at once when the consumer is paused before it or
+ * the position is in its dead letters; MR_E_USAGE for a negative position or timeout. Looks every
+ * 2 to 100 ms. */
+MR_API mr_error *mr_consumer_wait(PGconn *conn, const mr_conf *conf, const char *name,
+                                  int64_t position, int64_t timeout_ms) MR_MUST_CHECK;
+
+/* Which dead letters a call means. Unset (NULL, 0) fields do not restrict. */
+typedef struct mr_letters mr_letters;
+MR_API mr_letters *mr_letters_new(void); /* NULL only when memory is short */
+MR_API void mr_letters_free(mr_letters *letters);
+/* Restricts: "consumer", "position" (one), "from", "to" (positions), "aggregate_type",
+ * "aggregate_id", "event_type", "state" (poison, parked), "error" (part of the text), "before",
+ * "after" (times of failure). */
+MR_API mr_error *mr_letters_filter(mr_letters *letters, const char *field,
+                                   const char *value) MR_MUST_CHECK;
+/* They are listed by position: id, consumer, position, state, aggregate_type, aggregate_id,
+ * event_type, error, sqlstate, attempts, created_at, replay (requested); with `whole` also
+ * event_id, worker_id, first_failed_at, updated_at, replay_at, replay_by and data, the event's
+ * payload in its column's own type. `*rows` is yours: PQclear(). */
+MR_API mr_error *mr_letters_list(PGconn *conn, const mr_conf *conf, const mr_letters *letters,
+                                 bool whole, PGresult **rows) MR_MUST_CHECK;
+/* Asks the consumers' own workers to run their handlers on the letters again, in position order,
+ * each once, and to remove those that succeed. Returns when all are decided or `timeout_ms` has
+ * passed (MR_E_TIMEOUT; what is left stays requested). `*replayed` and `*failed` (may be NULL)
+ * count. Without any filter it refuses unless `all`. */
+MR_API mr_error *mr_letters_replay(PGconn *conn, const mr_conf *conf, const mr_letters *letters,
+                                   bool all, const char *actor, int64_t timeout_ms,
+                                   int64_t *replayed, int64_t *failed) MR_MUST_CHECK;
+/* Removes letters for good: their events will not be handled. Leaves a row in consumer_audit each.
+ * Without any filter it refuses unless `all`. */
+MR_API mr_error *mr_letters_drop(PGconn *conn, const mr_conf *conf, const mr_letters *letters,
+                                 bool all, const char *actor, const char *reason,
+                                 int64_t *dropped) MR_MUST_CHECK;
+
+/* Which jobs of a queue a call means. An empty one means none in particular. */
+typedef struct mr_job_filter mr_job_filter;
+MR_API mr_job_filter *mr_job_filter_new(void); /* NULL only when memory is short */
+MR_API void mr_job_filter_free(mr_job_filter *filter);
+/* Restricts: "id" and "state" (may be added several times: any of them; states also in one text,
+ * with commas), "error" (part of the failure message, in any case), "before" and "after" (times:
+ * when it ended or, when it has not, when it was queued), "limit" (so many rows at most). */
+MR_API mr_error *mr_job_filter_add(mr_job_filter *filter, const char *field,
+                                   const char *value) MR_MUST_CHECK;
+
+/* The calls below work on the table of a queue that the conf has; MR_E_USAGE for another name,
+ * MR_E_CONFIG when the table does not fit the conf. Millrace's own schema is not needed. `*rows`
+ * is yours: PQclear(). */
+
+/* Jobs by descending id, 50 unless the filter has a limit: id, state, queued_at, started_at,
+ * finished_at, process_after, num_failures, num_resets, worker, last_heartbeat_at, failure_message,
+ * stalled (running, but silent for stalled_max_age), cancel (asked for; NULL when the table has no
+ * such column). `filter` may be NULL. */
+MR_API mr_error *mr_queue_jobs(PGconn *conn, const mr_conf *conf, const char *queue,
+                               const mr_job_filter *filter, PGresult **rows) MR_MUST_CHECK;
+/* One job: the same and lease_generation (NULL without), execution_logs (a JSON list) and values (a
+ * JSON object: what the handler would get now). MR_E_USAGE when the queue has no such job. */
+MR_API mr_error *mr_queue_job(PGconn *conn, const mr_conf *conf, const char *queue, const char *id,
+                              PGresult **rows) MR_MUST_CHECK;
+
+/* How many jobs are in one of `states`, a list such as "queued,errored"; MR_E_USAGE for an empty
+ * one or an unknown state. */
+MR_API mr_error *mr_queue_count(PGconn *conn, const mr_conf *conf, const char *queue,
+                                const char *states, int64_t *count) MR_MUST_CHECK;
+/* Whether there is one at all, which is cheaper. */
+MR_API mr_error *mr_queue_exists(PGconn *conn, const mr_conf *conf, const char *queue,
+                                 const char *states, bool *exists) MR_MUST_CHECK;
+/* How long the oldest job that could be claimed now has been waiting, in microseconds; 0 = there is
+ * none. */
+MR_API mr_error *mr_queue_wait(PGconn *conn, const mr_conf *conf, const char *queue,
+                               int64_t *wait) MR_MUST_CHECK;
+
+/* Each of the following changes the jobs that the filter means, in one statement, and gives a row
+ * for every one of them: id, was (its state), state (now), done, note (why not, or what is still to
+ * come). Without ids and states those in a state that the call is for are meant; an empty filter is
+ * refused unless `all`. A row that another session has locked is not waited for: its note says so.
+ */
+
+/* Failed, errored and canceled jobs are queued, due at once. Failures and resets stay counted, so
+ * that a job that was at max_retries gets one more try, unless `reset_counters`. */
+MR_API mr_error *mr_queue_retry(PGconn *conn, const mr_conf *conf, const char *queue,
+                                const mr_job_filter *filter, bool all, bool reset_counters,
+                                PGresult **rows) MR_MUST_CHECK;
+/* Queued and errored jobs become canceled, with `reason` (may be NULL) as their failure message. A
+ * running one's worker is asked to stop it, which needs the column `cancel`. */
+MR_API mr_error *mr_queue_cancel(PGconn *conn, const mr_conf *conf, const char *queue,
+                                 const mr_job_filter *filter, bool all, const char *reason,
+                                 PGresult **rows) MR_MUST_CHECK;
+/* Jobs in any state are queued as if they had just come, due at the time `at` or, when that is
+ * NULL, `delay_ms` from now. A running one is refused unless it is stalled; completed ones are
+ * meant only when their ids or state are named. */
+MR_API mr_error *mr_queue_requeue(PGconn *conn, const mr_conf *conf, const char *queue,
+                                  const mr_job_filter *filter, bool all, const char *at,
+                                  int64_t delay_ms, bool reset_counters,
+                                  PGresult **rows) MR_MUST_CHECK;
 
 /* Opens a connection as workers do: application name, keepalives, deadlines. `*conn` is yours. The
  * message of a failure never holds the password. */

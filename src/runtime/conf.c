@@ -1,4 +1,5 @@
-/* What a worker is made from: the options set so far and the consumers. */
+/* What a worker is made from: the options set so far and the consumers. Queues are in
+ * conf_queue.c. */
 #include "runtime/conf.h"
 
 #include "base/list.h"
@@ -27,6 +28,9 @@ void mr_conf_free(mr_conf *conf)
     for (size_t i = 0; i < conf->consumer_count; i++)
         mr_consumer_free(conf->consumers[i]);
     free(conf->consumers);
+    for (size_t i = 0; i < conf->queue_count; i++)
+        mr_queue_free(conf->queues[i]);
+    free(conf->queues);
     mr__bag_free(&conf->bag);
     free(conf);
 }
@@ -67,6 +71,12 @@ void mr_conf_on_log(mr_conf *conf, mr_log_fn sink, void *user)
 {
     conf->sink = sink;
     conf->sink_user = user;
+}
+
+void mr_conf_on_lag(mr_conf *conf, mr_lag_fn callback, void *user)
+{
+    conf->on_lag = callback;
+    conf->on_lag_user = user;
 }
 
 mr_error *mr_conf_take_consumer(mr_conf *conf, mr_consumer *consumer)
@@ -118,6 +128,7 @@ mr_error *mr__conf_names(const mr_conf *conf, mr_names *names)
         [MR_TABLE_GAP_SKIPS] = MR_OPT_T_GAP_SKIPS,
         [MR_TABLE_DEAD_LETTERS] = MR_OPT_T_DEAD_LETTERS,
         [MR_TABLE_CONTROLS] = MR_OPT_T_CONTROLS,
+        [MR_TABLE_AUDIT] = MR_OPT_T_AUDIT,
         [MR_TABLE_LEADER] = MR_OPT_T_LEADER,
         [MR_TABLE_PUBLISHED] = MR_OPT_T_PUBLISHED,
         [MR_TABLE_MIGRATIONS] = MR_OPT_T_MIGRATIONS,
@@ -217,6 +228,52 @@ void mr_consumer_on_batch(mr_consumer *consumer, mr_batch_fn handler, void *user
     set_handler(consumer, NULL, handler, user, user_free);
 }
 
+void mr_consumer_on_dead_letter(mr_consumer *consumer, mr_dead_letter_fn callback, void *user)
+{
+    consumer->on_dead_letter = callback;
+    consumer->on_dead_letter_user = user;
+}
+
+void mr_consumer_on_setup(mr_consumer *consumer, mr_setup_fn callback, void *user)
+{
+    consumer->on_setup = callback;
+    consumer->on_setup_user = user;
+}
+
+/* "#3/8" at the end is how slots of partitioned consumers are called. */
+static bool looks_like_slot(const char *name)
+{
+    const char *mark = strrchr(name, '#');
+    if (mark == NULL)
+        return false;
+    size_t slot = strspn(mark + 1, "0123456789");
+    const char *slash = mark + 1 + slot;
+    return slot > 0 && *slash == '/' && slash[1] != '\0' &&
+           slash[1 + strspn(slash + 1, "0123456789")] == '\0';
+}
+
+static bool has(const mr_consumer *consumer, mr_opt option)
+{
+    return mr__bag_text(&consumer->bag, option)[0] != '\0';
+}
+
+/* What does not go together. */
+static mr_error *check_together(const mr_consumer *c, const char *name)
+{
+    bool sql = has(c, MR_OPT_C_SQL) || has(c, MR_OPT_C_SQL_BATCH);
+    if (mr__bag_number(&c->bag, MR_OPT_C_DETACHED) != 0 && sql)
+        return mr__error(MR_E_CONFIG,
+                         "consumer '%s' is detached, which means effects outside the database; sql "
+                         "and sql_batch write to it: leave detached out, or use exec or plugin",
+                         name);
+    if (looks_like_slot(name))
+        return mr__error(MR_E_CONFIG,
+                         "consumer '%s': a name cannot end like a slot of a partitioned consumer "
+                         "(#%s); choose another",
+                         name, strrchr(name, '#') + 1);
+    return NULL;
+}
+
 mr_error *mr__consumer_validate(const mr_consumer *consumer)
 {
     const char *name = mr__bag_text(&consumer->bag, MR_OPT_C_NAME);
@@ -227,12 +284,13 @@ mr_error *mr__consumer_validate(const mr_consumer *consumer)
     free(probe.text[MR_OPT_C_NAME]);
     MR_TRY(mr__error_prefix(error, "consumer '%.80s'", name));
     int handlers = (consumer->on_event != NULL) + (consumer->on_batch != NULL) +
-                   (mr__bag_text(&consumer->bag, MR_OPT_C_SQL)[0] != '\0') +
-                   (mr__bag_text(&consumer->bag, MR_OPT_C_SQL_BATCH)[0] != '\0');
+                   has(consumer, MR_OPT_C_SQL) + has(consumer, MR_OPT_C_SQL_BATCH) +
+                   has(consumer, MR_OPT_C_EXEC) + has(consumer, MR_OPT_C_PLUGIN);
     if (handlers == 0)
-        return mr__error(MR_E_CONFIG, "consumer '%s' has no handler; give it sql or sql_batch",
+        return mr__error(MR_E_CONFIG,
+                         "consumer '%s' has no handler; give it sql, sql_batch, exec or plugin",
                          name);
     if (handlers > 1)
         return mr__error(MR_E_CONFIG, "consumer '%s' has more than one handler; keep one", name);
-    return NULL;
+    return check_together(consumer, name);
 }

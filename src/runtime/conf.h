@@ -1,4 +1,4 @@
-/* What a worker is made from: the options set so far and the consumers. */
+/* What a worker is made from: the options set so far, the consumers and the queues. */
 #ifndef MR_RUNTIME_CONF_H
 #define MR_RUNTIME_CONF_H
 
@@ -6,20 +6,43 @@
 #include "log/spec.h"
 #include "runtime/options.h"
 
+#include <stdatomic.h>
+
 struct mr_consumer {
     mr_bag bag;
-    mr_event_fn on_event; /* at most one of these, sql and sql_batch */
+    mr_event_fn on_event; /* at most one of these, sql, sql_batch, exec and plugin */
     mr_batch_fn on_batch;
     void *user;
     void (*user_free)(void *);
+    mr_dead_letter_fn on_dead_letter;
+    void *on_dead_letter_user;
+    mr_setup_fn on_setup;
+    void *on_setup_user;
+    atomic_int holders; /* places that own it, when it came while the worker ran */
+};
+
+struct mr_queue {
+    mr_bag bag;
+    mr_job_fn on_job; /* at most one of this, sql, exec and plugin */
+    void *user;
+    void (*user_free)(void *);
+    mr_job_fn before;
+    mr_job_after_fn after;
+    void *handle_user;
+    mr_dequeue_fn on_dequeue;
+    void *dequeue_user;
 };
 
 struct mr_conf {
     mr_bag bag;
     mr_consumer **consumers;
     size_t consumer_count;
+    mr_queue **queues;
+    size_t queue_count;
     mr_log_fn sink;
     void *sink_user;
+    mr_lag_fn on_lag;
+    void *on_lag_user;
 };
 
 mr_error *mr__conf_names(const mr_conf *conf, mr_names *names) MR_MUST_CHECK;

@@ -62,6 +62,17 @@ static mr_error *want_scalar(const reader *r, const yaml_node_t *node, const cha
     return NULL;
 }
 
+/* Same key twice in one mapping: YAML forbids it, libyaml does not look. */
+static mr_error *check_twice(reader *r, yaml_node_t *mapping, yaml_node_pair_t *pair)
+{
+    yaml_node_t *key = node_at(r, pair->key);
+    for (yaml_node_pair_t *p = mapping->data.mapping.pairs.start; p < pair; p++)
+        if (strcmp(scalar_text(node_at(r, p->key)), scalar_text(key)) == 0)
+            return at_line(r, key,
+                           mr__error(MR_E_CONFIG, "'%.80s' is given twice", scalar_text(key)));
+    return NULL;
+}
+
 /* The option's value as the one-string form that the table parses. */
 static mr_error *value_text(reader *r, yaml_node_t *node, const mr_option *option, mr_buf *out)
 {
@@ -78,6 +89,7 @@ static mr_error *value_text(reader *r, yaml_node_t *node, const mr_option *optio
         for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
              p++) {
             MR_TRY(want_scalar(r, node_at(r, p->key), option->name));
+            MR_TRY(check_twice(r, node, p));
             MR_TRY(want_scalar(r, node_at(r, p->value), option->name));
             mr__list_add_pair(out, scalar_text(node_at(r, p->key)),
                               scalar_text(node_at(r, p->value)));
@@ -104,17 +116,6 @@ static mr_error *set_option(reader *r, mr_bag *bag, const char *section, yaml_no
     if (text.failed)
         return mr__error_nomem();
     return at_line(r, value, mr__bag_set(bag, (mr_opt)option, mr__buf_text(&text)));
-}
-
-/* Same key twice in one mapping: YAML forbids it, libyaml does not look. */
-static mr_error *check_twice(reader *r, yaml_node_t *mapping, yaml_node_pair_t *pair)
-{
-    yaml_node_t *key = node_at(r, pair->key);
-    for (yaml_node_pair_t *p = mapping->data.mapping.pairs.start; p < pair; p++)
-        if (strcmp(scalar_text(node_at(r, p->key)), scalar_text(key)) == 0)
-            return at_line(r, key,
-                           mr__error(MR_E_CONFIG, "'%.80s' is given twice", scalar_text(key)));
-    return NULL;
 }
 
 static mr_error *read_section(reader *r, yaml_node_t *node, mr_bag *bag, const char *section)
@@ -151,6 +152,28 @@ static mr_error *read_consumers(reader *r, yaml_node_t *node)
     return NULL;
 }
 
+static mr_error *read_queue(reader *r, yaml_node_t *node)
+{
+    mr_queue *queue = mr_queue_new(NULL);
+    if (queue == NULL)
+        return mr__error_nomem();
+    mr_error *error = read_section(r, node, &queue->bag, "queue");
+    if (error != NULL) {
+        mr_queue_free(queue);
+        return error;
+    }
+    return at_line(r, node, mr_conf_take_queue(r->conf, queue));
+}
+
+static mr_error *read_queues(reader *r, yaml_node_t *node)
+{
+    MR_TRY(want_kind(r, node, YAML_SEQUENCE_NODE, "queues", "a list"));
+    for (yaml_node_item_t *i = node->data.sequence.items.start; i < node->data.sequence.items.top;
+         i++)
+        MR_TRY(read_queue(r, node_at(r, *i)));
+    return NULL;
+}
+
 static mr_error *read_entry(reader *r, yaml_node_t *key, yaml_node_t *value)
 {
     const char *name = scalar_text(key);
@@ -158,14 +181,16 @@ static mr_error *read_entry(reader *r, yaml_node_t *key, yaml_node_t *value)
         return read_section(r, value, &r->conf->bag, name);
     if (strcmp(name, "consumers") == 0)
         return read_consumers(r, value);
+    if (strcmp(name, "queues") == 0)
+        return read_queues(r, value);
     if (mr__option_find("", name) >= 0)
         return set_option(r, &r->conf->bag, "", key, value);
     if (mr__option_find("worker", name) >= 0)
         return at_line(r, key, mr__error(MR_E_CONFIG, "'%s' belongs under 'worker:'", name));
     return at_line(r, key,
                    mr__error(MR_E_CONFIG,
-                             "unknown key '%.80s'; a file has database, schema, worker, log and "
-                             "consumers",
+                             "unknown key '%.80s'; a file has database, schema, worker, log, "
+                             "consumers and queues",
                              name));
 }
 
@@ -173,7 +198,8 @@ static mr_error *read_root(reader *r)
 {
     yaml_node_t *root = yaml_document_get_root_node(r->document);
     if (root == NULL)
-        return mr__error(MR_E_CONFIG, "%s: the file is empty; it needs at least 'consumers:'",
+        return mr__error(MR_E_CONFIG,
+                         "%s: the file is empty; it needs at least 'consumers:' or 'queues:'",
                          r->origin);
     MR_TRY(want_kind(r, root, YAML_MAPPING_NODE, "the file", "a mapping"));
     for (yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top;

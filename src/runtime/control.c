@@ -48,11 +48,16 @@ mr_error *mr__control_init(mr_worker *w)
     mr_control *c = &w->fleet;
     MR_TRY(render(&w->names, "register_worker",
                   "($1::uuid, $2::text, $3::int4, $4::text, $5::text[], $6::int8, $7::interval,"
-                  " $8::bool)",
+                  " $8::bool, $9::text[])",
                   "", &c->register_sql));
     MR_TRY(render(&w->names, "control_tick",
-                  "($1::uuid, $2::bool, $3::jsonb, $4::int8, $5::bool, $6::bool, $7::interval)",
-                  "known, leader, array_to_json(owned)::text, picture::text FROM", &c->tick_sql));
+                  "($1::uuid, $2::bool, $3::jsonb, $4::int8, $5::bool, $6::bool, $7::interval,"
+                  " $8::text[], $9::text[], $10::int8[])",
+                  "known, leader, array_to_json(owned)::text, picture::text,"
+                  " array_to_json(got)::text, epochs::text FROM",
+                  &c->tick_sql));
+    MR_TRY(render(&w->names, "note_failure", "($1::text, $2::uuid, $3::text, $4::int8, $5::bool)",
+                  "", &c->failure_sql));
     MR_TRY(render(&w->names, "assign_consumers",
                   "($1::uuid, $2::int8, $3::text[], $4::uuid[], $5::text)", "", &c->assign_sql));
     MR_TRY(render(&w->names, "bury_workers", "($1::uuid, $2::int8, $3::uuid[])", "", &c->bury_sql));
@@ -63,7 +68,7 @@ mr_error *mr__control_init(mr_worker *w)
     int64_t key = mr__bag_number(&w->conf->bag, MR_OPT_LEADER_KEY);
     (void)snprintf(c->leader_lock, sizeof(c->leader_lock), "%" PRId64,
                    key >= 0 ? key : (int64_t)fleet);
-    (void)snprintf(c->channel, sizeof(c->channel), "millrace_%016" PRIx64, fleet);
+    MR_TRY(mr__names_channel(&w->names, c->channel));
     MR_AUTO_BUF listen = {0};
     mr__buf_puts(&listen, "LISTEN ");
     mr__ident_quote(&listen, c->channel);
@@ -80,6 +85,7 @@ void mr__control_free(mr_worker *w)
     free(c->bury_sql);
     free(c->leave_sql);
     free(c->listen_sql);
+    free(c->failure_sql);
     mr__absent_free(&c->absent);
 }
 
@@ -233,23 +239,26 @@ static void lead(mr_worker *w, const char *picture)
 static char *make_info(const mr_worker *w)
 {
     static const char *const states[] = {"away", "loading", "idle", "running", "resting", "paused"};
-    json_t *consumers = json_object();
+    json_t *consumers = json_object(), *locks = json_array();
     for (size_t i = 0; i < w->place_count; i++) {
         const mr_place *p = w->places[i];
+        if (p->by_lock)
+            (void)json_array_append_new(locks, json_string(p->name));
         if (p->state == MR_PLACE_AWAY)
             continue;
         json_t *one = json_pack("{s:s, s:I, s:i}", "state", states[p->state], "position",
-                                (json_int_t)p->saved, "failures", p->failures);
-        if (p->last_error != NULL && p->failures > 0)
+                                (json_int_t)p->saved, "failures", p->trial.rounds);
+        if (p->last_error != NULL && (p->trial.rounds > 0 || p->state == MR_PLACE_PAUSED))
             (void)json_object_set_new(one, "error", json_string(mr_error_message(p->last_error)));
         (void)json_object_set_new(consumers, p->name, one);
     }
     json_t *info =
-        json_pack("{s:b, s:I, s:i, s:I, s:I, s:I, s:o}", "leader", w->fleet.leader, "connections",
-                  (json_int_t)mr_worker_metric(w, "connections"), "running", w->running, "events",
-                  (json_int_t)mr_worker_metric(w, "events_handled"), "head",
-                  (json_int_t)mr__reader_head(w->reader), "gap",
-                  (json_int_t)mr__reader_gap(w->reader), "consumers", consumers);
+        json_pack("{s:b, s:I, s:i, s:I, s:I, s:I, s:o, s:o, s:o}", "leader", w->fleet.leader,
+                  "connections", (json_int_t)mr_worker_metric(w, "connections"), "running",
+                  w->running, "events", (json_int_t)mr_worker_metric(w, "events_handled"), "head",
+                  (json_int_t)(w->reader == NULL ? 0 : mr__reader_head(w->reader)), "gap",
+                  (json_int_t)(w->reader == NULL ? 0 : mr__reader_gap(w->reader)), "consumers",
+                  consumers, "locks", locks, "queues", mr__lanes_info(w));
     char *text = json_dumps(info, JSON_COMPACT);
     json_decref(info);
     return text;
@@ -264,14 +273,14 @@ static void begin_anew(mr_worker *w)
     w->fleet.lost = false;
     w->fleet.registered = 0;
     mr__log(&w->logger, MR_INFO, "registering anew", "worker=%s", w->id);
-    /* Sessions carry the worker's name: all of them start over. */
-    mr__executors_renew(w->executors);
+    /* Sessions carry the worker's name: all of them start over. Jobs that run finish on theirs. */
+    mr__executors_renew(w->executors, w->application);
     mr__aconn_restart(w->control, "registering under a new id");
 }
 
 void mr__control_quiet(mr_worker *w)
 {
-    if (w->fleet.lost && w->running == 0 && w->life == MR_LIFE_RUNNING)
+    if (w->fleet.lost && w->errands == 0 && w->life == MR_LIFE_RUNNING)
         begin_anew(w);
 }
 
@@ -284,7 +293,8 @@ static void lose_registration(mr_worker *w)
             w->id);
     w->fleet.lost = true;
     set_leader(w, false, "registration lost");
-    mr__dispatch_own(w, NULL);
+    mr__dispatch_own(w, NULL, NULL);
+    mr__dispatch_unlock(w);
     mr__control_quiet(w);
 }
 
@@ -305,8 +315,13 @@ static void take_tick(mr_worker *w, const PGresult *row)
     if (w->life != MR_LIFE_RUNNING)
         return;
     json_t *owned = json_loads(PQgetvalue(row, 0, 2), 0, NULL);
-    mr__dispatch_own(w, owned);
+    json_t *got = json_loads(PQgetvalue(row, 0, 4), 0, NULL);
+    json_t *epochs = json_loads(PQgetvalue(row, 0, 5), 0, NULL);
+    mr__dispatch_own(w, owned, got);
+    mr__loading_epochs(w, epochs);
     json_decref(owned);
+    json_decref(got);
+    json_decref(epochs);
     if (leader && !PQgetisnull(row, 0, 3))
         lead(w, PQgetvalue(row, 0, 3));
 }
@@ -345,14 +360,21 @@ static void send_tick(mr_worker *w)
     char *info = c->beat_sent ? make_info(w) : NULL;
     char timeout[40];
     put_interval(timeout, mr__bag_number(&w->conf->bag, MR_OPT_HEARTBEAT_TIMEOUT));
+    MR_AUTO_BUF wanted = {0};
+    MR_AUTO_BUF keys = {0};
+    mr__locks_wanted(w, &wanted, &keys);
+    char *mine = mr__worker_names(w, MR_WHICH_LOCKED);
     mr_flight_statement tick = {.sql = c->tick_sql,
-                                .count = 7,
+                                .count = 10,
                                 .values = {w->id, c->beat_sent ? "true" : "false", info,
                                            leader_lock(w), c->leader ? "true" : "false",
-                                           w->life == MR_LIFE_RUNNING ? "true" : "false", timeout}};
+                                           w->life == MR_LIFE_RUNNING ? "true" : "false", timeout,
+                                           mine == NULL ? "{}" : mine, mr__buf_text(&wanted),
+                                           mr__buf_text(&keys)}};
     c->busy = true;
     mr__aconn_send(w->control, &tick, 1, on_tick, w);
     free(info);
+    free(mine);
 }
 
 void mr__control_tell(mr_worker *w)
@@ -364,6 +386,42 @@ void mr__control_look(mr_worker *w)
 {
     if (w->life == MR_LIFE_RUNNING)
         tick_in(w, 0);
+}
+
+/* ---- Failures ------------------------------------------------------------------------------ */
+
+static void on_noted(void *user, PGresult **results, mr_error *error)
+{
+    (void)results;
+    mr_worker *w = user;
+    if (error != NULL && mr_error_code(error) != MR_E_CANCELLED)
+        mr__log(&w->logger, MR_WARN, "a failure could not be written down", "error=%s",
+                mr_error_message(error));
+    mr_error_free(error);
+}
+
+void mr__control_failure(mr_place *p, int64_t position, bool pause)
+{
+    mr_worker *w = p->worker;
+    char at[24];
+    (void)snprintf(at, sizeof(at), "%" PRId64, position);
+    mr_flight_statement note = {.sql = w->fleet.failure_sql,
+                                .count = 5,
+                                .values = {p->name, w->id, mr_error_message(p->last_error),
+                                           position == 0 ? NULL : at, pause ? "true" : "false"}};
+    mr__control_tell(w);
+    bool up = mr__aconn_up(w->control);
+    p->unnoted = pause && !up; /* it is told when the fleet can be told */
+    p->noted_position = position;
+    if (up)
+        mr__aconn_send(w->control, &note, 1, on_noted, w);
+}
+
+static void note_pauses(mr_worker *w)
+{
+    for (size_t i = 0; i < w->place_count; i++)
+        if (w->places[i]->unnoted && w->places[i]->state == MR_PLACE_PAUSED)
+            mr__control_failure(w->places[i], w->places[i]->noted_position, true);
 }
 
 /* ---- Registration -------------------------------------------------------------------------- */
@@ -389,6 +447,7 @@ static void on_registered(void *user, PGresult **results, mr_error *error)
     }
     if (before == 0)
         mr__log(&w->logger, MR_INFO, "registered", "worker=%s", w->id);
+    note_pauses(w);
     send_tick(w);
 }
 
@@ -399,23 +458,25 @@ static void send_register(mr_worker *w)
     (void)snprintf(pid, sizeof(pid), "%d", (int)getpid());
     (void)snprintf(lock, sizeof(lock), "%" PRId64, (int64_t)mr__hash_fnv1a64(w->id, strlen(w->id)));
     put_interval(stale, 2 * mr__bag_number(&w->conf->bag, MR_OPT_HEARTBEAT_TIMEOUT));
-    char *consumers = mr__worker_names(w);
+    char *consumers = mr__worker_names(w, MR_WHICH_ASSIGNED);
     if (consumers == NULL) {
         tick_in(w, 1000000);
         return;
     }
     mr_flight_statement listen = {.sql = w->fleet.listen_sql};
-    mr_flight_statement enrol = {.sql = w->fleet.register_sql,
-                                 .count = 8,
-                                 .values = {w->id, host, pid, MR_VERSION, consumers,
-                                            by_lease(w) ? NULL : lock, stale,
-                                            w->fleet.registered > 0 ? "true" : "false"}};
+    char *queues = mr__lanes_names(w);
+    mr_flight_statement enrol = {
+        .sql = w->fleet.register_sql,
+        .count = 9,
+        .values = {w->id, host, pid, MR_VERSION, consumers, by_lease(w) ? NULL : lock, stale,
+                   w->fleet.registered > 0 ? "true" : "false", queues == NULL ? "{}" : queues}};
     mr_flight_statement flight[2] = {listen, enrol};
     w->fleet.busy = true;
     /* Without sessions there is nothing to listen on: looks alone must do. */
     mr__aconn_send(w->control, by_lease(w) ? &flight[1] : flight, by_lease(w) ? 1 : 2,
                    on_registered, w);
     free(consumers);
+    free(queues);
 }
 
 void mr__control_state(mr_worker *w, bool up)
@@ -425,6 +486,8 @@ void mr__control_state(mr_worker *w, bool up)
         /* A session lock went with the session; a lease runs on until it is over. */
         if (!by_lease(w))
             set_leader(w, false, "the connection was lost");
+        if (w->life == MR_LIFE_RUNNING)
+            mr__dispatch_unlock(w);
         if (w->fleet.registered > 1)
             w->fleet.registered = 1;
         return;

@@ -1,4 +1,4 @@
-/* The executors: threads that run batches, each with at most one connection. */
+/* The executors: threads that run tasks, each with at most one connection. */
 #include "runtime/executor.h"
 
 #include <stdio.h>
@@ -6,10 +6,11 @@
 #include <string.h>
 #include <time.h>
 
+enum { MR_APPLICATION_MAX = 64 };
 enum { GHOST_DEADLINE = 5000000 }; /* microseconds to end a session that was left behind */
 
 typedef struct queue {
-    mr_batch *first, *last;
+    mr_task *first, *last;
 } queue;
 
 struct mr_executors {
@@ -18,35 +19,36 @@ struct mr_executors {
     pthread_cond_t work;
     queue todo, done;
     bool ending;
-    atomic_int renewals; /* raised to make every thread reconnect */
+    char application[MR_APPLICATION_MAX]; /* under the lock */
+    atomic_int renewals;                  /* raised to make every thread reconnect */
     pthread_t *threads;
     int started;
 };
 
-static void push(queue *q, mr_batch *batch)
+static void push(queue *q, mr_task *task)
 {
-    batch->next = NULL;
+    task->next = NULL;
     if (q->last == NULL)
-        q->first = batch;
+        q->first = task;
     else
-        q->last->next = batch;
-    q->last = batch;
+        q->last->next = task;
+    q->last = task;
 }
 
-static mr_batch *pop(queue *q)
+static mr_task *pop(queue *q)
 {
-    mr_batch *batch = q->first;
-    if (batch == NULL)
+    mr_task *task = q->first;
+    if (task == NULL)
         return NULL;
-    q->first = batch->next;
+    q->first = task->next;
     if (q->first == NULL)
         q->last = NULL;
-    batch->next = NULL;
-    return batch;
+    task->next = NULL;
+    return task;
 }
 
-/* The next batch; NULL when told to end, or with `*idle` set when none came for a while. */
-static mr_batch *next_batch(mr_executors *e, bool may_idle, bool *idle)
+/* The next task; NULL when told to end, or with `*idle` set when none came for a while. */
+static mr_task *next_task(mr_executors *e, bool may_idle, bool *idle)
 {
     struct timespec until;
     (void)clock_gettime(CLOCK_MONOTONIC, &until);
@@ -61,45 +63,48 @@ static mr_batch *next_batch(mr_executors *e, bool may_idle, bool *idle)
         else if (pthread_cond_timedwait(&e->work, &e->lock, &until) != 0)
             *idle = true;
     }
-    mr_batch *batch = e->ending ? NULL : pop(&e->todo);
+    mr_task *task = e->ending ? NULL : pop(&e->todo);
     (void)pthread_mutex_unlock(&e->lock);
-    return batch;
+    return task;
 }
 
-static void finish(mr_executors *e, mr_batch *batch)
+static void finish(mr_executors *e, mr_task *task)
 {
     (void)pthread_mutex_lock(&e->lock);
-    push(&e->done, batch);
+    push(&e->done, task);
     (void)pthread_mutex_unlock(&e->lock);
     e->params.notify(e->params.user);
 }
 
-/* A thread's connection. */
-typedef struct seat {
-    mr_session *session; /* NULL = none */
-    int renewal;         /* of which it is */
-    int backend;         /* process id of the server's side */
-    int ghost;           /* the backend of a connection that was lost, 0 = none */
-} seat;
+struct mr_seat {
+    mr_executors *executors;
+    mr_session *session;                  /* NULL = none */
+    int renewal;                          /* of which it is */
+    int backend;                          /* process id of the server's side */
+    int ghost;                            /* the backend of a connection that was lost, 0 = none */
+    char application[MR_APPLICATION_MAX]; /* its connection's */
+};
 
-static void close_session(mr_executors *e, seat *s)
+void mr__seat_leave(mr_seat *s)
 {
     if (s->session == NULL)
         return;
+    if (!mr__session_usable(s->session))
+        s->ghost = s->backend;
     mr__session_close(s->session);
     s->session = NULL;
-    atomic_fetch_sub(e->params.connections, 1);
+    atomic_fetch_sub(s->executors->params.connections, 1);
 }
 
 /* The server may not know that a connection is lost: when a firewall forgot it, or a host in
  * between fell silent. It then waits for the rest of the batch, which no timeout of its own ends as
  * long as the pipeline has no sync, and holds the checkpoint's row until TCP gives up, for hours.
  */
-static void end_ghost(mr_executors *e, mr_session *session, int backend)
+static void end_ghost(mr_executors *e, mr_session *session, int backend, const char *application)
 {
     char pid[16];
     (void)snprintf(pid, sizeof(pid), "%d", backend);
-    const char *values[] = {pid, e->params.session.conn.application};
+    const char *values[] = {pid, application};
     mr_tx *tx = NULL;
     mr_error *error =
         mr__tx_begin(session, mr__clock_now(e->params.session.clock) + GHOST_DEADLINE, &tx);
@@ -115,45 +120,47 @@ static void end_ghost(mr_executors *e, mr_session *session, int backend)
     mr_error_free(error); /* the batch meets the same trouble and tells it */
 }
 
-static mr_error *want_session(mr_executors *e, seat *s)
+mr_error *mr__seat_session(mr_seat *s, mr_session **out)
 {
+    mr_executors *e = s->executors;
     int renewals = atomic_load(&e->renewals);
-    bool lost = s->session != NULL && !mr__session_usable(s->session);
-    if (lost)
-        s->ghost = s->backend;
-    if (lost || s->renewal != renewals)
-        close_session(e, s);
+    if (s->session != NULL && (!mr__session_usable(s->session) || s->renewal != renewals))
+        mr__seat_leave(s);
     s->renewal = renewals;
-    if (s->session != NULL)
-        return NULL;
-    MR_TRY(mr__session_open(&e->params.session, &s->session));
-    atomic_fetch_add(e->params.connections, 1);
-    s->backend = PQbackendPID(mr__session_conn(s->session));
-    if (s->ghost != 0)
-        end_ghost(e, s->session, s->ghost);
-    s->ghost = 0;
+    if (s->session == NULL) {
+        (void)pthread_mutex_lock(&e->lock);
+        memcpy(s->application, e->application, sizeof(s->application));
+        (void)pthread_mutex_unlock(&e->lock);
+        mr_session_params params = e->params.session;
+        params.conn.application = s->application;
+        MR_TRY(mr__session_open(&params, &s->session));
+        atomic_fetch_add(e->params.connections, 1);
+        s->backend = PQbackendPID(mr__session_conn(s->session));
+        if (s->ghost != 0)
+            end_ghost(e, s->session, s->ghost, s->application);
+        s->ghost = 0;
+    }
+    *out = s->session;
     return NULL;
 }
 
 static void *run(void *argument)
 {
     mr_executors *e = argument;
-    seat own = {0};
+    mr_seat own = {.executors = e};
     bool idle = false;
     for (;;) {
-        mr_batch *batch = next_batch(e, own.session != NULL, &idle);
-        if (batch == NULL && !idle)
+        mr_task *task = next_task(e, own.session != NULL, &idle);
+        if (task == NULL && !idle)
             break;
-        if (batch == NULL) {
-            close_session(e, &own);
+        if (task == NULL) {
+            mr__seat_leave(&own);
             continue;
         }
-        batch->error = want_session(e, &own);
-        if (batch->error == NULL)
-            mr__batch_run(batch, own.session);
-        finish(e, batch);
+        task->run(task, &own);
+        finish(e, task);
     }
-    close_session(e, &own);
+    mr__seat_leave(&own);
     return NULL;
 }
 
@@ -163,6 +170,7 @@ mr_error *mr__executors_new(const mr_executors_params *params, mr_executors **ou
     if (e == NULL)
         return mr__error_nomem();
     e->params = *params;
+    (void)snprintf(e->application, sizeof(e->application), "%s", params->session.conn.application);
     (void)pthread_mutex_init(&e->lock, NULL);
     pthread_condattr_t attributes;
     (void)pthread_condattr_init(&attributes);
@@ -185,34 +193,37 @@ mr_error *mr__executors_new(const mr_executors_params *params, mr_executors **ou
     return NULL;
 }
 
-void mr__executors_submit(mr_executors *e, mr_batch *batch)
+void mr__executors_submit(mr_executors *e, mr_task *task)
 {
     (void)pthread_mutex_lock(&e->lock);
-    push(&e->todo, batch);
+    push(&e->todo, task);
     (void)pthread_cond_signal(&e->work);
     (void)pthread_mutex_unlock(&e->lock);
 }
 
-mr_batch *mr__executors_done(mr_executors *e)
+mr_task *mr__executors_done(mr_executors *e)
 {
     (void)pthread_mutex_lock(&e->lock);
-    mr_batch *first = e->done.first;
+    mr_task *first = e->done.first;
     e->done = (queue){0};
     (void)pthread_mutex_unlock(&e->lock);
     return first;
 }
 
-void mr__executors_renew(mr_executors *e)
+void mr__executors_renew(mr_executors *e, const char *application)
 {
+    (void)pthread_mutex_lock(&e->lock);
+    (void)snprintf(e->application, sizeof(e->application), "%s", application);
+    (void)pthread_mutex_unlock(&e->lock);
     atomic_fetch_add(&e->renewals, 1);
 }
 
-static void free_all(mr_batch *batch)
+static void drop_all(mr_task *task)
 {
-    while (batch != NULL) {
-        mr_batch *next = batch->next;
-        mr__batch_free(batch);
-        batch = next;
+    while (task != NULL) {
+        mr_task *next = task->next;
+        task->drop(task);
+        task = next;
     }
 }
 
@@ -226,8 +237,8 @@ void mr__executors_free(mr_executors *e)
     (void)pthread_mutex_unlock(&e->lock);
     for (int i = 0; i < e->started; i++)
         (void)pthread_join(e->threads[i], NULL);
-    free_all(e->todo.first);
-    free_all(e->done.first);
+    drop_all(e->todo.first);
+    drop_all(e->done.first);
     (void)pthread_cond_destroy(&e->work);
     (void)pthread_mutex_destroy(&e->lock);
     free(e->threads);

@@ -113,9 +113,9 @@ static mr_error *check_range(const mr_option *o, const char *value, int64_t numb
 static mr_error *parse(const mr_option *o, const char *value, int64_t *number)
 {
     *number = 0;
-    bool alias = o->choices[0] != '\0' && o->type != MR_TYPE_CHOICE;
-    if (alias && strcmp(o->choices, value) == 0) {
-        *number = -1;
+    int64_t word = o->type == MR_TYPE_CHOICE ? -1 : choice_index(o->choices, value);
+    if (word >= 0) {
+        *number = -1 - word;
         return NULL;
     }
     bool flag = false, ok = true;

@@ -17,7 +17,7 @@ typedef enum mr_type {
 } mr_type;
 
 /* X(symbol, section, name, type, default, reference default or "", choices/alias or "", lowest,
- * highest, meaning). For INT, DURATION and SIZE `choices` may name one word that stands for -1. */
+ * highest, meaning). For INT, DURATION and SIZE `choices` may name words that stand for -1, -2 … */
 #define MR_OPTIONS(X)                                                                              \
     X(DATABASE, "", "database", TEXT, "", "", "", 0, 0,                                            \
       "connection URI or keyword string; several hosts and every libpq setting work")              \
@@ -31,15 +31,31 @@ typedef enum mr_type {
       "wait between two batches of a consumer; 0 because a pause only caps the rate")              \
     X(BATCH_TIMEOUT, "worker", "batch_timeout", DURATION, "30s", "", "", 1, 0,                     \
       "longest a batch may run; then its statement is cancelled and the batch rolled back")        \
-    X(MAX_FAILURES, "worker", "max_consecutive_failures", INT, "5", "", "", 0, 1000000,            \
-      "failures in a row before on_failure applies; 0 = never, keep retrying")                     \
-    X(ON_FAILURE, "worker", "on_failure", CHOICE, "pause", "fatal", "pause,fatal", 0, 0,           \
-      "what a consumer that keeps failing does: pause = it alone stops until a restart; fatal = "  \
-      "the process exits")                                                                         \
-    X(POLL_INTERVAL, "worker", "poll_interval", DURATION, "1s", "", "", 1000, 0,                   \
-      "first wait of a consumer after a failed batch; doubles, with jitter")                       \
-    X(MAX_POLL_INTERVAL, "worker", "max_poll_interval", DURATION, "30s", "", "", 1000, 0,          \
+    X(MAX_RETRIES, "worker", "max_retries", INT, "5", "", "unlimited", 0, 1000000,                 \
+      "how often an event whose handler failed is tried again before on_failure applies")          \
+    X(RETRY_BASE, "worker", "retry_base_delay", DURATION, "100ms", "", "", 1000, 0,                \
+      "wait before the first retry; doubles with each, with jitter")                               \
+    X(RETRY_MOST, "worker", "retry_max_delay", DURATION, "10s", "", "", 1000, 0,                   \
       "longest such wait")                                                                         \
+    X(ON_FAILURE, "worker", "on_failure", CHOICE, "pause", "fatal", "pause,fatal,dead_letter", 0,  \
+      0,                                                                                           \
+      "what becomes of an event that keeps failing: pause = its consumer alone stops until it is " \
+      "resumed; dead_letter = the event goes to consumer_dead_letters and the rest goes on; "      \
+      "fatal = the process exits")                                                                 \
+    X(LETTER_ORDER, "worker", "dead_letter_order", CHOICE, "none", "", "none,key", 0, 0,           \
+      "dead_letter: key = later events of the same stream wait behind it and are replayed in "     \
+      "order; none = they go on")                                                                  \
+    X(MAX_FAILURES, "worker", "max_consecutive_failures", INT, "5", "", "", 0, 1000000,            \
+      "on_failure: fatal: failures in a row before the process exits; 0 = never, keep retrying")   \
+    X(POLL_INTERVAL, "worker", "poll_interval", DURATION, "1s", "", "", 1000, 0,                   \
+      "on_failure: fatal: first wait after a failed batch; doubles, with jitter")                  \
+    X(MAX_POLL_INTERVAL, "worker", "max_poll_interval", DURATION, "30s", "", "", 1000, 0,          \
+      "on_failure: fatal: longest such wait")                                                      \
+    X(LAG_INTERVAL, "worker", "lag_check_interval", DURATION, "10s", "", "", 100000, 0,            \
+      "how often the lag of each consumer that runs here is looked at and told to the program's "  \
+      "callback")                                                                                  \
+    X(LAG_THRESHOLD, "worker", "lag_threshold", INT, "off", "", "off", 0, 0,                       \
+      "lag, in positions, above which a consumer counts as degraded and a warning is logged")      \
     X(DISPATCHER_INTERVAL, "worker", "dispatcher_interval", DURATION, "adaptive", "200ms",         \
       "adaptive", 1000, 0,                                                                         \
       "how often the process looks at the head of the log; adaptive = 5ms while events arrive, "   \
@@ -84,7 +100,7 @@ typedef enum mr_type {
       "timeout: longest a hole may hold readers at all; with error, readers give up then")         \
     X(EXECUTORS, "worker", "executors", INT, "auto", "", "auto", 1, 256,                           \
       "threads that run handlers, each with one connection; auto = the number of consumers, at "   \
-      "most 8. Connections of the process: 2 + executors")                                         \
+      "most 8, plus num_handlers of each queue. Connections of the process: 2 + executors")        \
     X(EXECUTOR_IDLE, "worker", "executor_idle_timeout", DURATION, "1m", "", "", 1000, 0,           \
       "an executor's connection is closed after being unused this long")                           \
     X(READ_SIZE, "worker", "read_size", INT, "1000", "", "", 1, 100000,                            \
@@ -115,6 +131,8 @@ typedef enum mr_type {
       "", 0, 0, "name of that table")                                                              \
     X(T_CONTROLS, "worker", "consumer_controls_table", NAME, "consumer_controls", "", "", 0, 0,    \
       "name of that table")                                                                        \
+    X(T_AUDIT, "worker", "consumer_audit_table", NAME, "consumer_audit", "", "", 0, 0,             \
+      "name of that table")                                                                        \
     X(T_LEADER, "worker", "worker_leader_election_table", NAME, "worker_leader_election", "", "",  \
       0, 0, "name of that table")                                                                  \
     X(T_PUBLISHED, "worker", "log_published_table", NAME, "log_published", "", "", 0, 0,           \
@@ -142,16 +160,95 @@ typedef enum mr_type {
       "handler: a statement for each event, with :data, :aggregate_id, :global_position …")        \
     X(C_SQL_BATCH, "consumer", "sql_batch", TEXT, "", "", "", 0, 0,                                \
       "handler: one statement for each batch, over the relation batch")                            \
+    X(C_EXEC, "consumer", "exec", LIST, "", "", "", 0, 0,                                          \
+      "handler: a program and its arguments, which reads a JSON line an event and answers with "   \
+      "one (docs/handlers.md)")                                                                    \
+    X(C_PLUGIN, "consumer", "plugin", TEXT, "", "", "", 0, 0,                                      \
+      "handler: a shared object with the entry mr_plugin_v1 (docs/handlers.md)")                   \
+    X(C_PLUGIN_CONFIG, "consumer", "plugin_config", TEXT, "", "", "", 0, 0,                        \
+      "plugin: a text for the plugin")                                                             \
+    X(C_SETUP, "consumer", "setup", TEXT, "", "", "", 0, 0,                                        \
+      "statements that are run once before the consumer's first event, under a lock: its tables")  \
+    X(C_PARTITIONS, "consumer", "partitions", INT, "1", "", "", 1, 1024,                           \
+      "streams are hashed to so many slots, each with a checkpoint and an owner of its own; "      \
+      "order is kept within a stream")                                                             \
+    X(C_OWNERSHIP, "consumer", "ownership", CHOICE, "assignment", "", "assignment,lock", 0, 0,     \
+      "who may run it: assignment = the leader spreads consumers over the fleet; lock = whoever "  \
+      "holds the consumer's own session lock, the others wait")                                    \
+    X(C_DETACHED, "consumer", "detached", BOOL, "false", "", "", 0, 0,                             \
+      "its effects are outside the database: no transaction is held while the handler runs; at "   \
+      "least once (exec, plugin, C)")                                                              \
+    X(C_CHECKPOINT_EVERY, "consumer", "checkpoint_every", INT, "100", "", "", 1, 1000000,          \
+      "detached: the checkpoint is saved after so many events")                                    \
+    X(C_CHECKPOINT_AGE, "consumer", "checkpoint_max_age", DURATION, "1s", "", "", 1000, 0,         \
+      "detached: and at the latest this long after an event was handled")                          \
     X(C_BATCH_SIZE, "consumer", "batch_size", INT, "worker's", "", "worker's", 1, 100000,          \
       "this consumer's own batch_size")                                                            \
     X(C_BATCH_PAUSE, "consumer", "batch_pause", DURATION, "worker's", "", "worker's", 0, 0,        \
       "this consumer's own batch_pause")                                                           \
     X(C_BATCH_TIMEOUT, "consumer", "batch_timeout", DURATION, "worker's", "", "worker's", 1, 0,    \
       "this consumer's own batch_timeout")                                                         \
+    X(C_MAX_RETRIES, "consumer", "max_retries", INT, "worker's", "", "worker's,unlimited", 0,      \
+      1000000, "this consumer's own max_retries")                                                  \
+    X(C_RETRY_BASE, "consumer", "retry_base_delay", DURATION, "worker's", "", "worker's", 1000, 0, \
+      "this consumer's own retry_base_delay")                                                      \
+    X(C_RETRY_MOST, "consumer", "retry_max_delay", DURATION, "worker's", "", "worker's", 1000, 0,  \
+      "this consumer's own retry_max_delay")                                                       \
     X(C_MAX_FAILURES, "consumer", "max_consecutive_failures", INT, "worker's", "", "worker's", 0,  \
       1000000, "this consumer's own max_consecutive_failures")                                     \
-    X(C_ON_FAILURE, "consumer", "on_failure", CHOICE, "worker's", "", "pause,fatal,worker's", 0,   \
-      0, "this consumer's own on_failure")
+    X(C_ON_FAILURE, "consumer", "on_failure", CHOICE, "worker's", "",                              \
+      "pause,fatal,dead_letter,worker's", 0, 0, "this consumer's own on_failure")                  \
+    X(C_LETTER_ORDER, "consumer", "dead_letter_order", CHOICE, "worker's", "",                     \
+      "none,key,worker's", 0, 0, "this consumer's own dead_letter_order")                          \
+    X(Q_NAME, "queue", "name", NAME, "", "", "", 0, 0, "unique name of the queue")                 \
+    X(Q_TABLE, "queue", "table", TEXT, "", "", "", 0, 0,                                           \
+      "the table that is locked and updated, with an optional schema and alias")                   \
+    X(Q_VIEW, "queue", "view", TEXT, "", "", "", 0, 0,                                             \
+      "where candidates, counts and values are read, when it is not the table")                    \
+    X(Q_COLUMNS, "queue", "columns", MAP, "", "", "", 0, 0,                                        \
+      "columns with other names, Millrace's name to the table's: {queued_at: created_at}")         \
+    X(Q_VALUES, "queue", "values", MAP, "", "", "", 0, 0,                                          \
+      "what the handler gets, name to SQL expression; none = every column of the view")            \
+    X(Q_ORDER, "queue", "order", TEXT, "", "", "", 0, 0, "SQL order of the jobs; none = by id")    \
+    X(Q_CONDITION, "queue", "condition", TEXT, "", "", "", 0, 0,                                   \
+      "SQL condition that makes a row this queue's")                                               \
+    X(Q_SQL, "queue", "sql", TEXT, "", "", "", 0, 0,                                               \
+      "handler: a statement for each job, with its values as :name; its effects commit with the "  \
+      "outcome")                                                                                   \
+    X(Q_EXEC, "queue", "exec", LIST, "", "", "", 0, 0,                                             \
+      "handler: a program and its arguments, which reads a JSON line a job and answers with one "  \
+      "(docs/handlers.md)")                                                                        \
+    X(Q_PLUGIN, "queue", "plugin", TEXT, "", "", "", 0, 0,                                         \
+      "handler: a shared object with the entry mr_plugin_v1")                                      \
+    X(Q_PLUGIN_CONFIG, "queue", "plugin_config", TEXT, "", "", "", 0, 0,                           \
+      "plugin: a text for the plugin")                                                             \
+    X(Q_NUM_HANDLERS, "queue", "num_handlers", INT, "1", "", "", 1, 256,                           \
+      "jobs that run at once in this process")                                                     \
+    X(Q_LOOK_AHEAD, "queue", "look_ahead", INT, "0", "", "", 0, 10000,                             \
+      "jobs claimed beyond those that run, to be begun without a round trip; given back at a "     \
+      "stop")                                                                                      \
+    X(Q_INTERVAL, "queue", "interval", DURATION, "1s", "", "", 1000, 0,                            \
+      "wait before the next look when there was nothing to claim")                                 \
+    X(Q_HEARTBEAT, "queue", "heartbeat_interval", DURATION, "5s", "", "", 10000, 0,                \
+      "how often running jobs are stamped, all in one statement")                                  \
+    X(Q_MAX_RUNTIME, "queue", "max_runtime", DURATION, "unlimited", "", "unlimited", 1000, 0,      \
+      "longest a job may run; then its handler is told to give up and the job is errored")         \
+    X(Q_MAX_TOTAL, "queue", "max_total_jobs", INT, "unlimited", "", "unlimited", 1, 0,             \
+      "stop after so many jobs")                                                                   \
+    X(Q_MAX_ACTIVE, "queue", "max_active_time", DURATION, "unlimited", "", "unlimited", 1000, 0,   \
+      "stop claiming after so long")                                                               \
+    X(Q_RETRY_AFTER, "queue", "retry_after", DURATION, "10s", "0", "", 0, 0,                       \
+      "an errored job is tried again so long after it ended; 0 = never")                           \
+    X(Q_MAX_RETRIES, "queue", "max_retries", INT, "5", "0", "", 0, 1000000,                        \
+      "a job fails for good at its so many-th error; 0 = at the first")                            \
+    X(Q_STALLED, "queue", "stalled_max_age", DURATION, "30s", "", "", 100000, 0,                   \
+      "a running job without a heartbeat for so long is queued again")                             \
+    X(Q_MAX_RESETS, "queue", "max_resets", INT, "3", "", "", 0, 1000000,                           \
+      "a job that was reset so often fails instead")                                               \
+    X(Q_RESET_INTERVAL, "queue", "reset_interval", DURATION, "5s", "", "", 10000, 0,               \
+      "how often stalled jobs are looked for, by whichever worker gets the lock")                  \
+    X(Q_RESET_MESSAGE, "queue", "reset_failure_message", TEXT, "", "", "", 0, 0,                   \
+      "what is stored then; none = a text that says why")
 
 typedef enum mr_opt {
 #define MR_OPT_ENUM(symbol, ...) MR_OPT_##symbol,

@@ -1,5 +1,4 @@
-/* What a worker does once before its loop runs: checks server, schema, log and handlers, makes
- * missing checkpoints, registers itself. */
+/* What a worker does once before its loop runs: checks server, schema, log and handlers. */
 #include "cluster/schema.h"
 #include "log/rows.h"
 #include "runtime/worker.h"
@@ -19,14 +18,34 @@ static mr_error *take_text(mr_buf *sql, char **out)
     return *out == NULL ? mr__error_nomem() : NULL;
 }
 
+/* Checkpoints and controls in one snapshot, in the order of loading.c's columns. $2 names those
+ * that have to know the streams which wait behind dead letters. */
+static void put_load(mr_buf *sql, const mr_names *names)
+{
+    MR_AUTO_BUF letters = {0};
+    mr__qname_quote(&letters, &names->table[MR_TABLE_DEAD_LETTERS]);
+    mr__buf_printf(
+        sql,
+        "SELECT c.consumer_name, c.last_position, coalesce(k.epoch, 0), coalesce(k.paused, false),"
+        " k.paused_by, k.pause_reason, coalesce(k.skips, '[]')::text,"
+        " EXISTS (SELECT FROM %s d WHERE d.consumer_name = c.consumer_name"
+        " AND d.replay_at IS NOT NULL), CASE WHEN c.consumer_name = ANY($2::text[]) THEN"
+        " (SELECT jsonb_agg(DISTINCT jsonb_build_array(d.aggregate_type, d.aggregate_id))"
+        " FROM %s d WHERE d.consumer_name = c.consumer_name)::text END FROM ",
+        mr__buf_text(&letters), mr__buf_text(&letters));
+    mr__qname_quote(sql, &names->table[MR_TABLE_CHECKPOINTS]);
+    mr__buf_puts(sql, " c LEFT JOIN ");
+    mr__qname_quote(sql, &names->table[MR_TABLE_CONTROLS]);
+    mr__buf_puts(sql, " k ON k.consumer_name = c.consumer_name"
+                      " WHERE c.consumer_name = ANY($1::text[])");
+}
+
 mr_error *mr__worker_statements(mr_worker *w)
 {
     MR_TRY(mr__batch_sql_render(&w->names, &w->batch_sql));
-    MR_AUTO_BUF checkpoints = {0};
-    mr__buf_puts(&checkpoints, "SELECT consumer_name, last_position FROM ");
-    mr__qname_quote(&checkpoints, &w->names.table[MR_TABLE_CHECKPOINTS]);
-    mr__buf_puts(&checkpoints, " WHERE consumer_name = ANY($1::text[])");
-    MR_TRY(take_text(&checkpoints, &w->checkpoints_sql));
+    MR_AUTO_BUF load = {0};
+    put_load(&load, &w->names);
+    MR_TRY(take_text(&load, &w->load_sql));
     MR_AUTO_BUF published = {0};
     mr__buf_puts(&published, "SELECT max(position), " MR_SERVER_SQL " FROM ");
     mr__qname_quote(&published, &w->names.table[MR_TABLE_PUBLISHED]);
@@ -41,86 +60,156 @@ mr_error *mr__worker_statements(mr_worker *w)
 
 /* ---- Checks -------------------------------------------------------------------------------- */
 
-static mr_error *make_handler(mr_worker *w, mr_place *place)
+mr_error *mr__worker_handler(mr_worker *w, const mr_place *place, mr_handler **out)
 {
     const mr_consumer *c = place->spec;
-    mr__handler_free(place->handler);
-    place->handler = NULL;
     if (c->on_event != NULL)
-        return mr__handler_event(c->on_event, c->user, &place->handler);
+        return mr__handler_event(c->on_event, c->user, out);
     if (c->on_batch != NULL)
-        return mr__handler_batch(c->on_batch, c->user, &place->handler);
+        return mr__handler_batch(c->on_batch, c->user, out);
     const char *sql = mr__bag_text(&c->bag, MR_OPT_C_SQL);
     if (sql[0] != '\0')
-        return mr__handler_sql(sql, &place->handler);
+        return mr__handler_sql(sql, out);
+    const char *exec = mr__bag_text(&c->bag, MR_OPT_C_EXEC);
+    if (exec[0] != '\0')
+        return mr__handler_exec(mr__place_base(place), exec, &w->logger, out);
+    const char *plugin = mr__bag_text(&c->bag, MR_OPT_C_PLUGIN);
+    if (plugin[0] != '\0')
+        return mr__handler_plugin(mr__place_base(place), plugin,
+                                  mr__bag_text(&c->bag, MR_OPT_C_PLUGIN_CONFIG), out);
     return mr__handler_sql_batch(mr__bag_text(&c->bag, MR_OPT_C_SQL_BATCH), &w->shape,
-                                 &place->filter, &place->handler);
+                                 &place->filter, out);
 }
 
-mr_error *mr__worker_prepare_place(mr_worker *w, PGconn *conn, mr_place *place)
+static mr_error *check_place(mr_worker *w, const mr_place *place, const mr_handler *handler)
 {
-    mr_error *error = make_handler(w, place);
-    if (error == NULL && place->handler != NULL && place->handler->check != NULL)
-        error = place->handler->check(place->handler, conn);
-    return mr__error_prefix(error, "consumer '%s'", place->name);
+    if (place->detached && handler->deliver == NULL)
+        return mr__error(MR_E_CONFIG, "detached needs exec, plugin or a handler in C");
+    if (place->slots > 1 && w->shape.column[MR_COL_AGGREGATE_ID][0] == '\0')
+        return mr__error(MR_E_CONFIG,
+                         "partitions: the log has no aggregate_id column to tell streams by");
+    if (place->by_lock && mr__bag_number(&w->conf->bag, MR_OPT_LEADER_STRATEGY) == 1)
+        return mr__error(MR_E_CONFIG, "ownership: lock needs a session of its own, which "
+                                      "leader_strategy: lease goes without; use one or the other");
+    return NULL;
 }
+
+static mr_error *prepare_handler(mr_worker *w, PGconn *conn, mr_place **places, size_t count)
+{
+    mr_handler *handler = NULL;
+    MR_TRY(mr__worker_handler(w, places[0], &handler));
+    for (size_t i = 0; i < count; i++) {
+        mr__handler_free(places[i]->handler);
+        places[i]->handler = i == 0 ? handler : mr__handler_ref(handler);
+    }
+    MR_TRY(check_place(w, places[0], handler));
+    return handler->check == NULL ? NULL : handler->check(handler, conn);
+}
+
+/* Its tables first: the handler's statements are checked against them. */
+mr_error *mr__worker_prepare_places(mr_worker *w, PGconn *conn, mr_place **places, size_t count,
+                                    bool trial)
+{
+    mr_error *error = mr__enrol_setup(w, conn, places[0], trial);
+    if (error == NULL)
+        error = prepare_handler(w, conn, places, count);
+    if (error == NULL)
+        error = mr__enrol_setup_end(places[0], conn, trial);
+    return mr__error_prefix(error, "consumer '%s'", mr__place_base(places[0]));
+}
+
+/* ---- Rights -------------------------------------------------------------------------------- */
 
 /* One right, asked of the server by `sql` with the object and the right as parameters. What does
  * not exist yet is not missing a right: the schema's own check says what to do about that. */
-static mr_error *check_right(PGconn *conn, const char *sql, const char *object, const char *right,
-                             const char *grant)
+static mr_error *has_right(PGconn *conn, const char *sql, const char *object, const char *right,
+                           bool *has)
 {
     const char *values[] = {object, right};
     MR_AUTO_RESULT rows = NULL;
     MR_TRY(mr__pg_query(conn, &rows, sql, 2, values));
-    if (PQgetvalue(rows, 0, 0)[0] == 't')
-        return NULL;
-    return mr__error(MR_E_SCHEMA, "the role %s lacks %s on %s; run: GRANT %s TO %s", PQuser(conn),
-                     right, object, grant, PQuser(conn));
+    *has = *has && PQgetvalue(rows, 0, 0)[0] == 't';
+    return NULL;
 }
 
-static mr_error *check_table(PGconn *conn, const mr_qname *table, const char *rights)
+/* Adds a GRANT to those that are missing, once. */
+static void want_grant(mr_buf *missing, PGconn *conn, bool has, const char *what)
+{
+    MR_AUTO_BUF grant = {0};
+    mr__buf_printf(&grant, "GRANT %s TO %s; ", what, PQuser(conn));
+    if (!has && strstr(mr__buf_text(missing), mr__buf_text(&grant)) == NULL)
+        mr__buf_puts(missing, mr__buf_text(&grant));
+}
+
+static mr_error *check_table(PGconn *conn, const mr_qname *table, const char *rights,
+                             mr_buf *missing)
 {
     MR_AUTO_BUF schema = {0};
     MR_AUTO_BUF name = {0};
     MR_AUTO_BUF grant = {0};
     mr__ident_quote(&schema, table->schema);
     mr__qname_quote(&name, table);
+    bool has = true;
+    MR_TRY(has_right(conn, "SELECT coalesce(has_schema_privilege(to_regnamespace($1), $2), true)",
+                     mr__buf_text(&schema), "USAGE", &has));
     mr__buf_printf(&grant, "USAGE ON SCHEMA %s", mr__buf_text(&schema));
-    MR_TRY(check_right(conn, "SELECT coalesce(has_schema_privilege(to_regnamespace($1), $2), true)",
-                       mr__buf_text(&schema), "USAGE", mr__buf_text(&grant)));
+    want_grant(missing, conn, has, mr__buf_text(&grant));
     mr__buf_clear(&grant);
     mr__buf_printf(&grant, "%s ON %s", rights, mr__buf_text(&name));
+    if (!has)
+        return NULL; /* the table cannot even be looked up */
     MR_AUTO_BUF right = {0};
     while (mr__list_next(&rights, &right, NULL))
-        MR_TRY(check_right(conn, "SELECT coalesce(has_table_privilege(to_regclass($1), $2), true)",
-                           mr__buf_text(&name), mr__buf_text(&right), mr__buf_text(&grant)));
+        MR_TRY(has_right(conn, "SELECT coalesce(has_table_privilege(to_regclass($1), $2), true)",
+                         mr__buf_text(&name), mr__buf_text(&right), &has));
+    want_grant(missing, conn, has, mr__buf_text(&grant));
     return NULL;
 }
 
-/* The rights that would otherwise be found missing in the middle of a batch. */
+/* The sequence behind a table's id. */
+static mr_error *check_sequence(PGconn *conn, const mr_qname *table, mr_buf *missing)
+{
+    MR_AUTO_BUF name = {0};
+    MR_AUTO_BUF grant = {0};
+    mr__qname_quote(&name, table);
+    bool has = true;
+    MR_TRY(has_right(conn,
+                     "SELECT CASE WHEN to_regclass($1) IS NULL THEN true ELSE coalesce("
+                     "has_sequence_privilege(pg_get_serial_sequence($1, 'id'), $2), true) END",
+                     mr__buf_text(&name), "USAGE", &has));
+    mr__buf_puts(&grant, "USAGE ON ALL SEQUENCES IN SCHEMA ");
+    mr__ident_quote(&grant, table->schema);
+    want_grant(missing, conn, has, mr__buf_text(&grant));
+    return NULL;
+}
+
+/* The rights that would otherwise be found missing in the middle of a batch, all at once. */
 static mr_error *check_rights(mr_worker *w, PGconn *conn)
 {
     static const struct {
         mr_table table;
         const char *rights;
-    } needed[] = {{MR_TABLE_MIGRATIONS, "SELECT"},
-                  {MR_TABLE_CHECKPOINTS, "SELECT,INSERT,UPDATE"},
-                  {MR_TABLE_GAP_SKIPS, "INSERT"},
-                  {MR_TABLE_ASSIGNMENTS, "SELECT,INSERT,UPDATE"},
-                  {MR_TABLE_LEADER, "SELECT,INSERT,UPDATE"},
-                  {MR_TABLE_WORKER_NODES, "SELECT,INSERT,UPDATE,DELETE"}};
-    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
-        MR_TRY(check_table(conn, &w->names.table[needed[i].table], needed[i].rights));
-    MR_AUTO_BUF skips = {0};
-    mr__qname_quote(&skips, &w->names.table[MR_TABLE_GAP_SKIPS]);
-    MR_AUTO_BUF grant = {0};
-    mr__buf_printf(&grant, "USAGE ON ALL SEQUENCES IN SCHEMA %s",
-                   w->names.table[MR_TABLE_GAP_SKIPS].schema);
-    return check_right(conn,
-                       "SELECT CASE WHEN to_regclass($1) IS NULL THEN true ELSE coalesce("
-                       "has_sequence_privilege(pg_get_serial_sequence($1, 'id'), $2), true) END",
-                       mr__buf_text(&skips), "USAGE", mr__buf_text(&grant));
+        bool sequence;
+    } needed[] = {{MR_TABLE_MIGRATIONS, "SELECT", false},
+                  {MR_TABLE_CHECKPOINTS, "SELECT,INSERT,UPDATE", false},
+                  {MR_TABLE_GAP_SKIPS, "INSERT", true},
+                  {MR_TABLE_DEAD_LETTERS, "SELECT,INSERT,UPDATE,DELETE", true},
+                  {MR_TABLE_CONTROLS, "SELECT,INSERT,UPDATE", false},
+                  {MR_TABLE_AUDIT, "INSERT", true},
+                  {MR_TABLE_ASSIGNMENTS, "SELECT,INSERT,UPDATE", false},
+                  {MR_TABLE_LEADER, "SELECT,INSERT,UPDATE", false},
+                  {MR_TABLE_WORKER_NODES, "SELECT,INSERT,UPDATE,DELETE", false}};
+    MR_AUTO_BUF missing = {0};
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+        const mr_qname *table = &w->names.table[needed[i].table];
+        MR_TRY(check_table(conn, table, needed[i].rights, &missing));
+        if (needed[i].sequence && missing.length == 0)
+            MR_TRY(check_sequence(conn, table, &missing));
+    }
+    if (missing.length == 0)
+        return NULL;
+    return mr__error(MR_E_SCHEMA, "the role %s lacks rights on Millrace's tables; run: %s",
+                     PQuser(conn), mr__buf_text(&missing));
 }
 
 /* Batches say READ WRITE themselves; registering and ticking are plain statements. */
@@ -151,102 +240,28 @@ static mr_error *warn_pooler(mr_worker *w, PGconn *conn)
     return NULL;
 }
 
-mr_error *mr__worker_prepare(mr_worker *w, PGconn *conn)
+mr_error *mr__worker_prepare(mr_worker *w, PGconn *conn, bool trial)
 {
     mr_gap_strategy strategy = (mr_gap_strategy)mr__bag_number(&w->conf->bag, MR_OPT_GAP_STRATEGY);
     mr_schema_input schema = {.names = &w->names, .log = &w->log_spec, .no_log = true};
-    /* The log first: on a standby or a wrong database that is the message that helps. */
-    MR_TRY(mr__log_shape_read(conn, &w->log_spec, &w->shape));
-    MR_TRY(mr__log_shape_check(conn, &w->shape, strategy == MR_GAP_SETTLED));
+    /* The log first: on a standby or a wrong database that is the message that helps. Queues alone
+     * need none. */
+    if (w->place_count > 0) {
+        MR_TRY(mr__log_shape_read(conn, &w->log_spec, &w->shape));
+        MR_TRY(mr__log_shape_check(conn, &w->shape, strategy == MR_GAP_SETTLED));
+    }
     MR_TRY(check_rights(w, conn));
     MR_TRY(check_writable(conn));
     MR_TRY(mr__schema_require(conn, &schema));
     MR_TRY(warn_pooler(w, conn));
-    for (size_t i = 0; i < w->place_count; i++)
-        MR_TRY(mr__worker_prepare_place(w, conn, w->places[i]));
-    return NULL;
-}
-
-/* ---- Enrolment ----------------------------------------------------------------------------- */
-
-/* The position just before the first event at or after a time; the head when there is none. */
-static mr_error *position_at_time(mr_worker *w, PGconn *conn, const char *time, int64_t *position)
-{
-    if (w->shape.column[MR_COL_CREATED_AT][0] == '\0')
-        return mr__error(MR_E_CONFIG,
-                         "start_from: the log has no created_at column to find '%s' in", time);
-    MR_AUTO_BUF sql = {0};
-    mr__buf_puts(&sql, "SELECT coalesce(min(e.");
-    mr__rows_column(&sql, &w->shape, MR_COL_POSITION);
-    mr__buf_puts(&sql, ") - 1, (SELECT coalesce(max(");
-    mr__rows_column(&sql, &w->shape, MR_COL_POSITION);
-    mr__buf_puts(&sql, "), 0) FROM ");
-    mr__qname_quote(&sql, &w->shape.table);
-    mr__buf_puts(&sql, "))::int8 FROM ");
-    mr__qname_quote(&sql, &w->shape.table);
-    mr__buf_puts(&sql, " e WHERE e.");
-    mr__rows_column(&sql, &w->shape, MR_COL_CREATED_AT);
-    mr__buf_puts(&sql, " >= $1::timestamptz");
-    MR_AUTO_RESULT rows = NULL;
-    mr_error *error = mr__pg_query(conn, &rows, mr__buf_text(&sql), 1, &time);
-    if (error != NULL && strncmp(mr_error_sqlstate(error), "22", 2) == 0) {
-        mr_error_free(error);
-        return mr__error(MR_E_CONFIG,
-                         "start_from: '%s' is not beginning, now, a position or a time such as "
-                         "2026-01-31T12:00:00Z",
-                         time);
-    }
-    MR_TRY(error);
-    *position = strtoll(PQgetvalue(rows, 0, 0), NULL, 10);
-    return NULL;
-}
-
-static mr_error *start_position(mr_worker *w, PGconn *conn, const char *from, int64_t *position)
-{
-    *position = 0;
-    if (strcmp(from, "beginning") == 0)
+    for (size_t i = 0; i < w->lane_count; i++)
+        MR_TRY(mr__lane_prepare(w->lanes[i], conn));
+    if (w->place_count == 0)
         return NULL;
-    if (mr__text_int(from, position))
-        return *position >= 0 ? NULL
-                              : mr__error(MR_E_CONFIG, "start_from: a position cannot be negative");
-    if (strcmp(from, "now") != 0)
-        return position_at_time(w, conn, from, position);
-    mr_log log = {.shape = w->shape};
-    return mr_log_latest(conn, &log, position);
-}
-
-mr_error *mr__worker_enrol_place(mr_worker *w, PGconn *conn, mr_place *place)
-{
-    MR_AUTO_BUF table = {0};
-    mr__qname_quote(&table, &w->names.table[MR_TABLE_CHECKPOINTS]);
-    MR_AUTO_BUF find = {0};
-    mr__buf_printf(&find, "SELECT 1 FROM %s WHERE consumer_name = $1", mr__buf_text(&table));
-    MR_AUTO_RESULT rows = NULL;
-    MR_TRY(mr__pg_query(conn, &rows, mr__buf_text(&find), 1, &place->name));
-    if (PQntuples(rows) > 0)
-        return NULL;
-    int64_t position = 0;
-    const char *from = mr__bag_text(&place->spec->bag, MR_OPT_C_START_FROM);
-    MR_TRY(
-        mr__error_prefix(start_position(w, conn, from, &position), "consumer '%s'", place->name));
-    char text[24];
-    (void)snprintf(text, sizeof(text), "%" PRId64, position);
-    MR_AUTO_BUF insert = {0};
-    mr__buf_printf(&insert,
-                   "INSERT INTO %s (consumer_name, last_position) VALUES ($1, $2::int8)"
-                   " ON CONFLICT (consumer_name) DO NOTHING",
-                   mr__buf_text(&table));
-    const char *values[] = {place->name, text};
-    MR_TRY(mr__pg_query(conn, NULL, mr__buf_text(&insert), 2, values));
-    mr__log(&w->logger, MR_INFO, "consumer is new",
-            "consumer=%s" MR_SEP "start_from=%s" MR_SEP "position=%" PRId64, place->name, from,
-            position);
-    return NULL;
-}
-
-mr_error *mr__worker_enrol(mr_worker *w, PGconn *conn)
-{
-    for (size_t i = 0; i < w->place_count; i++)
-        MR_TRY(mr__worker_enrol_place(w, conn, w->places[i]));
+    mr__replay_sql_free(&w->replay_sql);
+    MR_TRY(mr__replay_sql_render(&w->names, &w->shape, &w->replay_sql));
+    for (size_t i = 0; i < w->place_count; i += (size_t)w->places[i]->slots)
+        MR_TRY(
+            mr__worker_prepare_places(w, conn, &w->places[i], (size_t)w->places[i]->slots, trial));
     return NULL;
 }

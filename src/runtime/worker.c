@@ -1,4 +1,4 @@
-/* A worker's life: made from a configuration, runs its loop, stops in good order. */
+/* A worker's life: made from a configuration, started, stopped in good order. */
 #include "runtime/worker.h"
 
 #include <errno.h>
@@ -28,24 +28,48 @@ static void set_life(mr_worker *w, mr_life life)
 static mr_error *make_places(mr_worker *w)
 {
     const mr_conf *conf = w->conf;
-    w->places = calloc(conf->consumer_count + 1, sizeof(*w->places));
-    if (w->places == NULL)
-        return mr__error_nomem();
     for (size_t i = 0; i < conf->consumer_count; i++) {
-        MR_TRY(mr__place_new(w, conf->consumers[i], &w->places[i]));
-        w->place_count++;
+        mr_place **places = NULL;
+        size_t count = 0;
+        MR_TRY(mr__places_new(w, conf->consumers[i], &places, &count));
+        mr_place **grown = realloc(w->places, (w->place_count + count) * sizeof(*grown));
+        if (grown == NULL) {
+            while (count > 0)
+                mr__place_free(places[--count]);
+            free(places);
+            return mr__error_nomem();
+        }
+        w->places = grown;
+        memcpy(w->places + w->place_count, places, count * sizeof(*places));
+        w->place_count += count;
+        free(places);
+    }
+    return NULL;
+}
+
+static mr_error *make_lanes(mr_worker *w)
+{
+    const mr_conf *conf = w->conf;
+    w->lanes = calloc(conf->queue_count + 1, sizeof(*w->lanes));
+    if (w->lanes == NULL)
+        return mr__error_nomem();
+    for (size_t i = 0; i < conf->queue_count; i++) {
+        MR_TRY(mr__lane_new(w, conf->queues[i], &w->lanes[i]));
+        w->lane_count++;
     }
     return NULL;
 }
 
 static mr_error *fill(mr_worker *w)
 {
-    if (w->conf->consumer_count == 0)
-        return mr__error(MR_E_CONFIG, "there are no consumers; give the worker something to do");
+    if (w->conf->consumer_count == 0 && w->conf->queue_count == 0)
+        return mr__error(MR_E_CONFIG,
+                         "there are no consumers and no queues; give the worker something to do");
     MR_TRY(mr__conf_names(w->conf, &w->names));
     MR_TRY(mr__conf_log_spec(w->conf, &w->log_spec));
     MR_TRY(mr__worker_statements(w));
     MR_TRY(mr__control_init(w));
+    MR_TRY(make_lanes(w));
     return make_places(w);
 }
 
@@ -93,6 +117,9 @@ void mr_worker_free(mr_worker *w)
     for (size_t i = 0; i < w->place_count; i++)
         mr__place_free(w->places[i]);
     free(w->places);
+    for (size_t i = 0; i < w->lane_count; i++)
+        mr__lane_free(w->lanes[i]);
+    free(w->lanes);
     while (w->changes != NULL) {
         mr_change *change = w->changes;
         w->changes = change->next;
@@ -104,7 +131,8 @@ void mr_worker_free(mr_worker *w)
     (void)pthread_mutex_destroy(&w->start_lock);
     mr__control_free(w);
     mr__batch_sql_free(&w->batch_sql);
-    free(w->checkpoints_sql);
+    mr__replay_sql_free(&w->replay_sql);
+    free(w->load_sql);
     free(w->published_sql);
     free(w->notify_sql);
     mr_error_free(w->fatal);
@@ -129,19 +157,23 @@ static void close_everything(mr_worker *w)
     set_life(w, MR_LIFE_CLOSING);
     mr__executors_free(w->executors);
     w->executors = NULL;
-    mr__reader_close(w->reader);
+    if (w->reader != NULL)
+        mr__reader_close(w->reader);
+    mr__aconn_close(w->jobs);
     mr__aconn_close(w->control);
+    mr__lanes_close(w);
     mr__aconn_close(w->listener);
     for (size_t i = 0; i < w->place_count; i++)
         uv_close((uv_handle_t *)&w->places[i]->timer, NULL);
     uv_close((uv_handle_t *)&w->heartbeat, NULL);
     uv_close((uv_handle_t *)&w->shutdown, NULL);
+    uv_close((uv_handle_t *)&w->lag, NULL);
     uv_close((uv_handle_t *)&w->signal, NULL);
 }
 
 void mr__worker_settle_stop(mr_worker *w)
 {
-    if (w->life != MR_LIFE_STOPPING || !mr__dispatch_quiet(w))
+    if (w->life != MR_LIFE_STOPPING || w->settling || !mr__dispatch_quiet(w))
         return;
     set_life(w, MR_LIFE_LEAVING);
     if (!mr__control_leave(w, true, on_left))
@@ -160,6 +192,8 @@ static void on_left(void *user, PGresult **results, mr_error *error)
         close_everything(w);
 }
 
+enum { OVERTIME = 5000 }; /* milliseconds for what was cancelled to be written down */
+
 static void on_shutdown_timer(uv_timer_t *timer)
 {
     mr_worker *w = timer->data;
@@ -169,7 +203,16 @@ static void on_shutdown_timer(uv_timer_t *timer)
     }
     mr__log(&w->logger, MR_WARN, "shutdown timed out; cancelling running batches", "running=%d",
             w->running);
+    w->overdue++;
     atomic_store(&w->cancelled, true);
+    mr__lanes_cancel(w);
+    mr__worker_settle_stop(w);
+}
+
+void mr__worker_force(mr_worker *w)
+{
+    if (w->life == MR_LIFE_STOPPING && w->overdue == 0)
+        (void)uv_timer_start(&w->shutdown, on_shutdown_timer, 0, OVERTIME);
 }
 
 static void on_draining(void *user, PGresult **results, mr_error *error)
@@ -189,7 +232,9 @@ void mr__worker_stop_begin(mr_worker *w, const char *why)
     /* First of all others may take over what is not running here; then the rest drains. */
     (void)mr__control_leave(w, false, on_draining);
     int64_t patience = mr__bag_number(&w->conf->bag, MR_OPT_SHUTDOWN_TIMEOUT);
-    (void)uv_timer_start(&w->shutdown, on_shutdown_timer, (uint64_t)(patience / 1000), 5000);
+    (void)uv_timer_start(&w->shutdown, on_shutdown_timer, (uint64_t)(patience / 1000), OVERTIME);
+    mr__dispatch_flush(w);
+    mr__lanes_stop(w);
     mr__worker_settle_stop(w);
 }
 
@@ -225,233 +270,15 @@ void mr_worker_wake(mr_worker *w)
     mr__worker_signal(w);
 }
 
-/* ---- The loop ------------------------------------------------------------------------------ */
-
-static void on_signal(uv_poll_t *poll, int status, int events)
-{
-    (void)status;
-    (void)events;
-    mr_worker *w = poll->data;
-    uint64_t count;
-    /* Taken before the flags are looked at, so that what comes meanwhile wakes the loop again. */
-    while (read(w->signal_fd, &count, sizeof(count)) > 0) {
-    }
-    if (w->life == MR_LIFE_CLOSING)
-        return;
-    int stops = atomic_load(&w->stops);
-    if (w->life == MR_LIFE_RUNNING)
-        mr__place_apply_changes(w);
-    if (stops > 0)
-        mr__worker_stop_begin(w, "asked to");
-    if (stops > 1)
-        atomic_store(&w->cancelled, true);
-    if (atomic_exchange(&w->woken, false) && w->life == MR_LIFE_RUNNING)
-        mr__reader_wake(w->reader);
-    if (w->executors != NULL)
-        mr__dispatch_done(w);
-}
-
-static void notify_done(void *user)
-{
-    mr__worker_signal(user);
-}
-
-static void on_listening(void *user, PGresult **results, mr_error *error)
-{
-    (void)results;
-    mr_worker *w = user;
-    if (error != NULL && mr_error_code(error) != MR_E_CANCELLED)
-        mr__log(&w->logger, MR_WARN, "LISTEN failed; looking at the head is left", "error=%s",
-                mr_error_message(error));
-    else if (error == NULL && w->life == MR_LIFE_RUNNING)
-        mr__reader_wake(w->reader); /* what was notified before we listened */
-    mr_error_free(error);
-}
-
-static void listen_on(mr_worker *w, mr_aconn *conn)
-{
-    if (w->notify_sql == NULL)
-        return;
-    mr_flight_statement listen = {.sql = w->notify_sql};
-    mr__aconn_send(conn, &listen, 1, on_listening, w);
-}
-
-/* A notification is a hint: which channel it came on is all that counts. */
-static void on_notify(void *user, const char *channel, const char *payload)
-{
-    (void)payload;
-    mr_worker *w = user;
-    if (w->life != MR_LIFE_RUNNING)
-        return;
-    if (strcmp(channel, w->fleet.channel) == 0)
-        mr__control_look(w);
-    if (w->notify_sql != NULL &&
-        strcmp(channel, mr__bag_text(&w->conf->bag, MR_OPT_NOTIFY_CHANNEL)) == 0)
-        mr__reader_wake(w->reader);
-}
-
-static void on_control_state(void *user, bool up)
-{
-    mr_worker *w = user;
-    if (up && mr__aconn_connects(w->control) > 1) {
-        mr__count(w, MR_METRIC_RECONNECTS, 1);
-        /* What cut one connection may have cut the other; its own deadline is a long one. */
-        if (mr__aconn_pending(mr__reader_conn(w->reader)) > 0)
-            mr__aconn_restart(mr__reader_conn(w->reader), "no answer while the other came back");
-    }
-    mr__control_state(w, up);
-    if (up && w->listener == NULL)
-        listen_on(w, w->control);
-}
-
-static void on_listener_state(void *user, bool up)
-{
-    mr_worker *w = user;
-    if (up)
-        listen_on(w, w->listener);
-}
-
-static void on_reader_up(void *user)
-{
-    mr_worker *w = user;
-    if (w->life != MR_LIFE_RUNNING)
-        return;
-    if (mr__aconn_connects(mr__reader_conn(w->reader)) > 1)
-        mr__count(w, MR_METRIC_RECONNECTS, 1);
-    mr__dispatch_load(w);
-}
-
-static void on_reader_progress(void *user)
-{
-    mr__dispatch_progress(user);
-}
-
-static void on_reader_stuck(void *user, mr_error *error)
-{
-    mr__worker_fail(user, error);
-}
-
-static bool wants_rows(const mr_worker *w)
-{
-    for (size_t i = 0; i < w->place_count; i++)
-        if (w->places[i]->handler->wants_rows)
-            return true;
-    return false;
-}
-
-static mr_error *make_reader(mr_worker *w, const mr_conn_params *conn)
-{
-    const mr_bag *bag = &w->conf->bag;
-    w->light = !wants_rows(w);
-    mr_reader_params params = {
-        .loop = &w->loop,
-        .logger = &w->logger,
-        .clock = w->clock,
-        .conn = *conn,
-        .shape = &w->shape,
-        .gap = {.strategy = (mr_gap_strategy)mr__bag_number(bag, MR_OPT_GAP_STRATEGY),
-                .stale_threshold = mr__bag_number(bag, MR_OPT_STALE_GAP_THRESHOLD),
-                .harbor_lag = (size_t)mr__bag_number(bag, MR_OPT_STALE_GAP_LAG),
-                .timeout = mr__bag_number(bag, MR_OPT_GAP_TIMEOUT),
-                .max_wait = mr__bag_number(bag, MR_OPT_MAX_GAP_WAIT),
-                .skip = mr__bag_number(bag, MR_OPT_GAP_ACTION) == 1},
-        .published_sql = w->published_sql,
-        .want = {.light = w->light,
-                 .inline_payload_max = mr__bag_number(bag, MR_OPT_INLINE_PAYLOAD)},
-        .read_size = (int)mr__bag_number(bag, MR_OPT_READ_SIZE),
-        .cache_size = (size_t)mr__bag_number(bag, MR_OPT_CACHE_SIZE),
-        .open = &w->metrics[MR_METRIC_CONNECTIONS],
-        .counts = &w->read,
-        .interval = mr__bag_number(bag, MR_OPT_DISPATCHER_INTERVAL),
-        .idle = w->notify_sql != NULL ? 1000000 : 500000,
-        .on_up = on_reader_up,
-        .on_progress = on_reader_progress,
-        .on_stuck = on_reader_stuck,
-        .user = w,
-    };
-    return mr__reader_new(&params, &w->reader);
-}
-
-static mr_error *make_executors(mr_worker *w, const mr_conn_params *conn)
-{
-    int64_t count = mr__bag_number(&w->conf->bag, MR_OPT_EXECUTORS);
-    if (count < 0)
-        count = w->place_count < 8 ? (int64_t)w->place_count : 8;
-    mr_executors_params params = {
-        .count = (int)count,
-        .session = {.conn = *conn,
-                    .prepare = mr__bag_number(&w->conf->bag, MR_OPT_PREPARED) != 0,
-                    .clock = w->clock,
-                    .cancelled = &w->cancelled},
-        .idle_timeout = mr__bag_number(&w->conf->bag, MR_OPT_EXECUTOR_IDLE),
-        .notify = notify_done,
-        .user = w,
-        .connections = &w->metrics[MR_METRIC_CONNECTIONS],
-    };
-    return mr__executors_new(&params, &w->executors);
-}
-
-static mr_conn_params conn_params(const mr_worker *w)
-{
-    return (mr_conn_params){.conninfo = mr__bag_text(&w->conf->bag, MR_OPT_DATABASE),
-                            .application = w->application};
-}
-
-/* How long the server may leave a tick unanswered: not longer than it takes to be declared dead. */
-static int64_t control_deadline(const mr_worker *w)
-{
-    enum { LEAST = 2000000, MOST = 10000000 };
-    int64_t timeout = mr__bag_number(&w->conf->bag, MR_OPT_HEARTBEAT_TIMEOUT);
-    return timeout < LEAST ? LEAST : timeout > MOST ? MOST : timeout;
-}
-
-static mr_error *make_loop(mr_worker *w)
-{
-    if (uv_loop_init(&w->loop) != 0)
-        return mr__error(MR_E_IO, "the event loop could not be made");
-    (void)uv_poll_init(&w->loop, &w->signal, w->signal_fd);
-    (void)uv_poll_start(&w->signal, UV_READABLE, on_signal);
-    (void)uv_timer_init(&w->loop, &w->heartbeat);
-    (void)uv_timer_init(&w->loop, &w->shutdown);
-    w->signal.data = w;
-    w->heartbeat.data = w;
-    w->shutdown.data = w;
-    for (size_t i = 0; i < w->place_count; i++) {
-        (void)uv_timer_init(&w->loop, &w->places[i]->timer);
-        w->places[i]->timer.data = w->places[i];
-    }
-    w->loop_made = true;
-    mr_conn_params conn = conn_params(w);
-    mr_aconn_params control = {.loop = &w->loop,
-                               .conn = conn,
-                               .what = "control",
-                               .logger = &w->logger,
-                               .timeout = control_deadline(w),
-                               .open = &w->metrics[MR_METRIC_CONNECTIONS],
-                               .on_state = on_control_state,
-                               .on_notify = on_notify,
-                               .user = w};
-    mr_error *error = mr__aconn_new(&control, &w->control);
-    const char *separate = mr__bag_text(&w->conf->bag, MR_OPT_NOTIFY_CONNECTION);
-    if (error == NULL && w->notify_sql != NULL && separate[0] != '\0') {
-        control.conn.conninfo = separate;
-        control.what = "listener";
-        control.on_state = on_listener_state;
-        error = mr__aconn_new(&control, &w->listener);
-    }
-    if (error == NULL)
-        error = make_reader(w, &conn);
-    if (error == NULL)
-        error = make_executors(w, &conn);
-    return error;
-}
+/* ---- Running ------------------------------------------------------------------------------- */
 
 mr_error *mr_worker_check(mr_worker *w)
 {
-    mr_conn_params params = conn_params(w);
+    mr_conn_params params = mr__worker_conn(w);
     MR_AUTO_CONN conn = NULL;
     MR_TRY(mr_connect(params.conninfo, params.application, &conn));
-    return mr__worker_prepare(w, conn);
+    MR_TRY(mr__worker_prepare(w, conn, true));
+    return mr__enrol_check(w, conn);
 }
 
 /* Half-made: close what there is, so that the loop can go. */
@@ -468,24 +295,29 @@ static mr_error *start(mr_worker *w)
 {
     if (w->life != MR_LIFE_NEW)
         return mr__error(MR_E_STATE, "the worker was started before; make a new one");
-    mr_conn_params params = conn_params(w);
+    mr_conn_params params = mr__worker_conn(w);
     MR_AUTO_CONN conn = NULL;
     MR_TRY(mr_connect(params.conninfo, params.application, &conn));
-    MR_TRY(mr__worker_prepare(w, conn));
-    MR_TRY(mr__worker_enrol(w, conn));
-    mr_error *error = make_loop(w);
+    MR_TRY(mr__worker_prepare(w, conn, false));
+    MR_TRY(mr__enrol_places(w, conn, w->places, w->place_count));
+    mr_error *error = mr__worker_make_loop(w);
     if (error != NULL)
         return w->loop_made ? abandon(w, error) : error;
     set_life(w, MR_LIFE_RUNNING);
     mr__log(&w->logger, MR_INFO, "worker started",
             "worker=%s" MR_SEP "version=%s" MR_SEP "database=%s" MR_SEP "consumers=%zu" MR_SEP
-            "gap_strategy=%s",
-            w->id, MR_VERSION, PQdb(conn), w->place_count,
+            "queues=%zu" MR_SEP "gap_strategy=%s",
+            w->id, MR_VERSION, PQdb(conn), w->place_count, w->lane_count,
             mr__bag_text(&w->conf->bag, MR_OPT_GAP_STRATEGY));
     mr__aconn_start(w->control);
     if (w->listener != NULL)
         mr__aconn_start(w->listener);
-    mr__reader_start(w->reader);
+    if (w->reader != NULL)
+        mr__reader_start(w->reader);
+    else
+        mr__aconn_start(w->jobs);
+    mr__lag_start(w);
+    mr__lanes_start(w);
     mr__worker_signal(w); /* a stop that came before the start */
     return NULL;
 }

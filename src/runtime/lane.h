@@ -1,0 +1,144 @@
+/* A queue as it runs in this process: claims ahead, keeps its handlers busy, writes outcomes in
+ * batches, stamps heartbeats, resets what others left behind. Loop thread only, but for what its
+ * handlers share under the lock. */
+#ifndef MR_RUNTIME_LANE_H
+#define MR_RUNTIME_LANE_H
+
+#include "pg/aconn.h"
+#include "queue/job.h"
+#include "runtime/executor.h"
+
+#include <jansson.h>
+#include <uv.h>
+
+typedef struct mr_lane mr_lane;
+
+/* One claimed job. WAITING: claimed, not begun. RUNNING: with a handler. DONE: its outcome is to be
+ * written. WRITING: it is being written. */
+typedef enum mr_lane_state {
+    MR_LANE_WAITING,
+    MR_LANE_RUNNING,
+    MR_LANE_DONE,
+    MR_LANE_WRITING,
+} mr_lane_state;
+
+typedef struct mr_lane_job {
+    mr_job job;
+    mr_lane_state state;     /* WAITING and RUNNING change under the lock */
+    _Atomic int64_t started; /* clock microseconds; 0 = not yet */
+    bool again;              /* its outcome was sent before, and nobody knows what came of it */
+    struct mr_lane_job *next, *previous; /* in the list of all; the loop's */
+    struct mr_lane_job *line;            /* in the line of those that wait or are done */
+} mr_lane_job;
+
+typedef struct mr_lane_line {
+    mr_lane_job *first, *last;
+    size_t count;
+} mr_lane_line;
+
+struct mr_lane {
+    mr_worker *worker;
+    const mr_queue *spec; /* the conf's */
+    const char *name;     /* the spec's */
+    mr_queue_store *store;
+    mr_job_handler *handler;
+    mr_job_hooks hooks;
+    mr_mark mark;
+    char identity[300]; /* as in worker_hostname */
+    char reset_lock[24];
+    int64_t num_handlers, look_ahead, interval, heartbeat, max_runtime, max_total, max_active,
+        reset_interval;
+    /* Shared with the handlers' threads. */
+    pthread_mutex_t lock;
+    mr_lane_line waiting, done;
+    int handlers; /* tasks with the executors */
+    /* The loop's own. */
+    mr_lane_job *all;
+    size_t claimed;         /* in the list of all */
+    size_t active;          /* of those, waiting or running as far as the loop knows */
+    mr_lane_line unwritten; /* outcomes to be written */
+    mr_lane_job **writing;  /* the batch under way */
+    mr_outcome *outcomes;   /* and what it says */
+    size_t writing_count;
+    mr_beat *beats; /* the heartbeat under way, and the ids it names */
+    mr_lane_job **beating;
+    size_t beat_count;
+    struct mr_dequeue *ask; /* the hook's answer, while a claim is being prepared */
+    mr_queue_call claim;    /* under way */
+    mr_scan scan;
+    int wanted;
+    int64_t claim_sent, began, total;
+    bool asking, claiming, resetting;
+    size_t write_most; /* outcomes of one statement; less while one of them is refused */
+    bool free_only;    /* the next outcomes leave locked rows alone */
+    bool empty;        /* the last look at everything found nothing */
+    bool resetter;     /* this session holds the resetter's lock */
+    int troubles;      /* claims in a row that failed */
+    int sick;          /* jobs in a row that were given back because the handler could not run */
+    int64_t rest_until;
+    mr_error *last_error; /* of either */
+    uv_timer_t look, beat, reset, later;
+};
+
+enum {
+    MR_LANE_SICK = 5,         /* so many in a row: it is told as a problem */
+    MR_LANE_WRITE_MOST = 500, /* outcomes of one statement */
+};
+
+/* What the pre-dequeue hook is asked, and what it answered. */
+struct mr_dequeue {
+    mr_task task;
+    mr_lane *lane;
+    int count;
+    bool refused;
+    mr_condition *conditions;
+    size_t condition_count;
+    mr_error *error;
+};
+
+/* ---- lane.c ---- */
+mr_error *mr__lane_new(mr_worker *worker, const mr_queue *spec, mr_lane **out) MR_MUST_CHECK;
+void mr__lane_free(mr_lane *lane); /* its timers must be closed */
+/* The mapping and the handler, against the server. */
+mr_error *mr__lane_prepare(mr_lane *lane, PGconn *conn) MR_MUST_CHECK;
+void mr__lanes_start(mr_worker *worker);
+/* The connection came or went. */
+void mr__lanes_state(mr_worker *worker, bool up);
+/* Gives back what has not begun; what runs goes on. */
+void mr__lanes_stop(mr_worker *worker);
+/* What runs must give up now. */
+void mr__lanes_cancel(mr_worker *worker);
+bool mr__lanes_quiet(const mr_worker *worker); /* nothing is held that a stop must wait for */
+/* Every queue is empty (for `once`), or has done what it may do. */
+bool mr__lanes_drained(const mr_worker *worker);
+bool mr__lanes_spent(const mr_worker *worker); /* each has done what it may do, and is idle */
+/* What a heartbeat tells of them. */
+json_t *mr__lanes_info(const mr_worker *worker);
+/* The queues' names as a text[] literal; NULL when memory is short. free(). */
+char *mr__lanes_names(const mr_worker *worker);
+void mr__lanes_close(mr_worker *worker);
+/* Handlers finished jobs. */
+void mr__lanes_done(mr_worker *worker);
+
+/* ---- lane_claim.c ---- */
+void mr__lane_look(mr_lane *lane); /* claims when there is room */
+void mr__lane_look_in(mr_lane *lane, int64_t micros);
+/* True when it will claim nothing more. */
+bool mr__lane_over(const mr_lane *lane);
+
+/* ---- lane_jobs.c ---- */
+/* Takes claimed rows over; nothing begins yet. */
+void mr__lane_take(mr_lane *lane, mr_jobs *jobs);
+/* Lets handlers begin what waits. */
+void mr__lane_feed(mr_lane *lane);
+void mr__lane_collect(mr_lane *lane); /* takes what handlers have finished */
+void mr__lane_write(mr_lane *lane);   /* outcomes to the database */
+void mr__lane_release(mr_lane *lane); /* what waits is given back */
+void mr__lane_forget(mr_lane *lane, mr_lane_job *job);
+void mr__lane_line_add(mr_lane_line *line, mr_lane_job *job);
+mr_lane_job *mr__lane_line_take(mr_lane_line *line);
+
+/* ---- lane_care.c ---- */
+void mr__lane_care_start(mr_lane *lane);
+
+#endif
