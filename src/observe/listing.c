@@ -11,16 +11,6 @@
 
 /* ---- Gaps ---------------------------------------------------------------------------------- */
 
-/* The audit of skipped positions, newest first. */
-static void put_gaps_list(mr_buf *sql, const mr_names *names)
-{
-    mr__buf_puts(sql, "SELECT id, consumer_name AS consumer, gap_position, gap_end,"
-                      " gap_end - gap_position + 1 AS positions, highest_visible_position,"
-                      " strategy, reason, first_seen_at, created_at, worker_id FROM ");
-    mr__qname_quote(sql, &names->table[MR_TABLE_GAP_SKIPS]);
-    mr__buf_puts(sql, " ORDER BY id DESC LIMIT 1000");
-}
-
 /* The first hole after each checkpoint, and who holds a lock that could still fill it. One row for
  * each hole and holder; without a holder the hole is about to be settled. */
 static void put_gaps_open(mr_buf *sql, const mr_names *names, const mr_log_shape *shape)
@@ -70,14 +60,13 @@ static void put_gaps_open(mr_buf *sql, const mr_names *names, const mr_log_shape
 
 /* ---- The fleet ----------------------------------------------------------------------------- */
 
-/* Values of the parameters that listings of the fleet share. */
+/* Values of the parameters that statements over the fleet share. */
+enum { FLEET_PARAMETERS = 4, WITH_VERSION = 4 };
 typedef struct fleet_values {
-    char timeout[40], leader_key[24], version[16];
-    int count;
+    char timeout[40], leader_key[24], lag[24], version[16];
 } fleet_values;
 
-static mr_error *make_values(PGconn *conn, const mr_list_input *input, bool version,
-                             fleet_values *out)
+static mr_error *make_values(PGconn *conn, const mr_list_input *input, int count, fleet_values *out)
 {
     (void)snprintf(out->timeout, sizeof(out->timeout), "%" PRId64 " microseconds",
                    input->heartbeat_timeout);
@@ -85,58 +74,92 @@ static mr_error *make_values(PGconn *conn, const mr_list_input *input, bool vers
     MR_TRY(mr__names_fleet_key(input->names, &fleet));
     (void)snprintf(out->leader_key, sizeof(out->leader_key), "%" PRId64,
                    input->leader_key >= 0 ? input->leader_key : (int64_t)fleet);
-    out->count = 2;
-    if (!version)
+    (void)snprintf(out->lag, sizeof(out->lag), "%" PRId64, input->lag_threshold);
+    if (count < WITH_VERSION)
         return NULL;
     mr_schema_input schema = {.names = input->names, .log = input->log};
     int current = 0, latest = 0;
     MR_TRY(mr__schema_status(conn, &schema, &current, &latest));
     (void)snprintf(out->version, sizeof(out->version), "%d", current);
-    out->count = 3;
     return NULL;
 }
 
-static mr_error *render(PGconn *conn, const mr_list_input *input, const char *what, mr_buf *sql,
-                        fleet_values *values)
+/* A table, column or function that is not there: no schema, or an old one. */
+static mr_error *missing_schema(mr_error *error)
 {
-    mr_log_shape shape;
-    if (strcmp(what, "gaps.list") == 0) {
-        put_gaps_list(sql, input->names);
+    const char *state = mr_error_sqlstate(error);
+    mr_error *said = NULL;
+    if (strcmp(state, "42P01") == 0 || strcmp(state, "3F000") == 0)
+        said = mr__error(MR_E_SCHEMA, "Millrace's tables are not in this database; run: millrace "
+                                      "schema apply");
+    else if (strcmp(state, "42703") == 0 || strcmp(state, "42883") == 0)
+        said = mr__error(MR_E_SCHEMA,
+                         "Millrace's tables do not fit this program (%s); run: millrace "
+                         "schema apply",
+                         mr_error_message(error));
+    if (said == NULL)
+        return error;
+    mr_error_free(error);
+    return said;
+}
+
+mr_error *mr__list_query(PGconn *conn, const mr_buf *sql, int count, const char *const *parameters,
+                         PGresult **rows)
+{
+    if (sql->failed)
+        return mr__error_nomem();
+    return missing_schema(mr__pg_query(conn, rows, sql->data, count, parameters));
+}
+
+mr_error *mr__list_run(PGconn *conn, const mr_list_input *input, const mr_buf *sql, int parameters,
+                       PGresult **rows)
+{
+    fleet_values v = {.timeout = ""};
+    MR_TRY(make_values(conn, input, parameters, &v));
+    const char *const values[FLEET_PARAMETERS] = {v.timeout, v.leader_key, v.lag, v.version};
+    return mr__list_query(conn, sql, parameters, values, rows);
+}
+
+/* ---- By name ------------------------------------------------------------------------------- */
+
+/* "audit" or "audit:NAME"; `*known` is false when it is neither that nor the like. */
+static mr_error *list_past(PGconn *conn, const mr_list_input *input, const char *what,
+                           PGresult **rows, bool *known)
+{
+    const char *colon = strchr(what, ':');
+    MR_AUTO_BUF kind = {0};
+    mr__buf_add(&kind, what, colon == NULL ? strlen(what) : (size_t)(colon - what));
+    MR_AUTO_BUF sql = {0};
+    *known = mr__list_past(&sql, input->names, mr__buf_text(&kind), colon != NULL);
+    if (!*known)
         return NULL;
-    }
-    if (strcmp(what, "workers") == 0) {
-        mr__list_workers(sql, input->names);
-        return make_values(conn, input, false, values);
-    }
-    bool gaps = strcmp(what, "gaps.open") == 0, status = strcmp(what, "status") == 0;
-    if (!gaps && !status && strcmp(what, "consumers") != 0)
-        return mr__error(MR_E_USAGE, "there is no listing '%s'", what);
-    MR_TRY(mr__log_shape_read(conn, input->log, &shape));
-    if (gaps) {
-        put_gaps_open(sql, input->names, &shape);
-        return NULL;
-    }
-    if (status)
-        mr__list_status(sql, input->names, &shape);
-    else
-        mr__list_consumers(sql, input->names, &shape);
-    return make_values(conn, input, status, values);
+    const char *const name[] = {colon == NULL ? NULL : colon + 1};
+    return mr__list_query(conn, &sql, colon == NULL ? 0 : 1, name, rows);
 }
 
 mr_error *mr__list_rows(PGconn *conn, const mr_list_input *input, const char *what, PGresult **rows)
 {
-    MR_AUTO_BUF sql = {0};
-    fleet_values values = {.count = 0};
-    MR_TRY(render(conn, input, what, &sql, &values));
-    if (sql.failed)
-        return mr__error_nomem();
-    const char *const parameters[] = {values.timeout, values.leader_key, values.version};
-    mr_error *error = mr__pg_query(conn, rows, sql.data, values.count, parameters);
-    const char *state = mr_error_sqlstate(error);
-    if (strcmp(state, "42P01") != 0 && strcmp(state, "3F000") != 0)
+    bool past = false;
+    mr_error *error = list_past(conn, input, what, rows, &past);
+    if (past || error != NULL)
         return error;
-    mr_error_free(error);
-    return mr__error(MR_E_SCHEMA,
-                     "Millrace's tables are not in this database; run: millrace schema "
-                     "apply");
+    MR_AUTO_BUF sql = {0};
+    if (strcmp(what, "workers") == 0) {
+        mr__list_workers(&sql, input->names);
+        return mr__list_run(conn, input, &sql, 2, rows);
+    }
+    bool gaps = strcmp(what, "gaps.open") == 0, status = strcmp(what, "status") == 0;
+    if (!gaps && !status && strcmp(what, "consumers") != 0)
+        return mr__error(MR_E_USAGE, "there is no listing '%s'", what);
+    mr_log_shape shape;
+    MR_TRY(mr__log_shape_read(conn, input->log, &shape));
+    if (gaps) {
+        put_gaps_open(&sql, input->names, &shape);
+        return mr__list_query(conn, &sql, 0, NULL, rows);
+    }
+    if (status)
+        mr__list_status(&sql, input->names, &shape);
+    else
+        mr__list_consumers(&sql, input->names, &shape);
+    return mr__list_run(conn, input, &sql, status ? WITH_VERSION : 2, rows);
 }

@@ -13,6 +13,14 @@
     X(EVENTS, "events_handled", "events handled and committed, summed over the consumers")         \
     X(FENCED, "batches_fenced",                                                                    \
       "batches refused because the checkpoint had moved or the owner changed")                     \
+    X(DEAD_LETTERS, "dead_letters", "events given up and put into the dead letters")               \
+    X(REPLAYED, "dead_letters_replayed", "dead letters handled after all")                         \
+    X(JOBS_CLAIMED, "jobs_claimed", "jobs claimed, summed over the queues")                        \
+    X(JOBS_COMPLETED, "jobs_completed", "jobs handled and completed")                              \
+    X(JOBS_FAILED, "jobs_failed", "jobs whose handler failed, to be tried again or not")           \
+    X(JOBS_LATE, "jobs_late", "outcomes that came too late and changed nothing")                   \
+    X(JOBS_LOST, "jobs_lost", "running jobs that turned out to be another worker's")               \
+    X(JOBS_RESET, "jobs_reset", "stalled jobs put back, or failed, by this worker")                \
     X(ROUND_TRIPS, "batch_round_trips", "waits for the server in batches")                         \
     X(LOG_READS, "log_reads", "reads of the log")                                                  \
     X(LOG_ROWS, "log_rows_read", "rows those reads fetched")                                       \
