@@ -241,3 +241,27 @@ mr_error *cli_number(const char *option, const char *text, int64_t low, int64_t 
     *value = number;
     return NULL;
 }
+
+mr_error *cli_duration(const char *option, const char *text, int64_t *ms)
+{
+    static const struct {
+        const char *name;
+        int64_t ms;
+    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
+    enum { MOST_DIGITS = 9 }; /* no product of such a number overflows */
+    size_t digits = strspn(text, "0123456789");
+    int64_t number = digits > 0 && digits <= MOST_DIGITS ? strtoll(text, NULL, 10) : -1;
+    if (number == 0 && text[digits] == '\0') {
+        *ms = 0;
+        return NULL;
+    }
+    for (size_t i = 0; number >= 0 && i < sizeof(units) / sizeof(units[0]); i++)
+        if (strcmp(text + digits, units[i].name) == 0) {
+            *ms = number * units[i].ms;
+            return NULL;
+        }
+    return mr_error_new(MR_E_USAGE, false,
+                        "--%s: '%.80s' is not a time; write a whole number and ms, s, m or h, as "
+                        "in 30s",
+                        option, text);
+}

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 static int digit(char c)
 {
-    static const char alphabet[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const char *at = c == '\0' ? NULL : strchr(alphabet, c);
     return at == NULL ? -1 : (int)(at - alphabet);
 }
@@ -35,4 +35,20 @@ char *base64_decode(const char *text, size_t *length)
     }
     *length = size;
     return (char *)out;
+}
+
+char *base64_encode(const void *bytes, size_t length)
+{
+    const unsigned char *in = bytes;
+    char *out = cli_alloc((length + 2) / 3 * 4 + 1, 1), *p = out;
+    for (size_t i = 0; i < length; i += 3) {
+        size_t left = length - i;
+        unsigned bits = (unsigned)in[i] << 16 | (left > 1 ? (unsigned)in[i + 1] << 8 : 0) |
+                        (left > 2 ? in[i + 2] : 0);
+        *p++ = alphabet[bits >> 18];
+        *p++ = alphabet[bits >> 12 & 63];
+        *p++ = left > 1 ? alphabet[bits >> 6 & 63] : '=';
+        *p++ = left > 2 ? alphabet[bits & 63] : '=';
+    }
+    return out;
 }

@@ -7,4 +7,7 @@
 /* The decoded bytes, free(); NULL when the text is not base64. Padding is required. */
 char *base64_decode(const char *text, size_t *length);
 
+/* As text, free(). */
+char *base64_encode(const void *bytes, size_t length);
+
 #endif

@@ -61,9 +61,9 @@ typedef struct cli_command {
     mr_error *(*run)(cli_context *cli, const cli_args *args);
 } cli_command;
 
-extern const cli_command cli_cmd_append, cli_cmd_consumers, cli_cmd_demo, cli_cmd_demo_worker,
-    cli_cmd_dev, cli_cmd_gaps, cli_cmd_options, cli_cmd_run, cli_cmd_schema, cli_cmd_status,
-    cli_cmd_workers;
+extern const cli_command cli_cmd_append, cli_cmd_consumers, cli_cmd_dead_letters, cli_cmd_demo,
+    cli_cmd_demo_worker, cli_cmd_dev, cli_cmd_gaps, cli_cmd_jobs, cli_cmd_options, cli_cmd_queues,
+    cli_cmd_run, cli_cmd_schema, cli_cmd_status, cli_cmd_workers;
 
 /* Splits a command line into options and the rest. With `command` NULL it stops at the first word
  * that is no option. `args->rest` points into `argv`, which is reordered. */
@@ -81,6 +81,8 @@ mr_error *cli_subcommand(const char *command, const cli_args *args, const char *
 mr_error *cli_at_most(const cli_args *args, int count) MR_MUST_CHECK;
 mr_error *cli_number(const char *option, const char *text, int64_t low, int64_t high,
                      int64_t *value) MR_MUST_CHECK;
+/* "500ms", "30s", "5m", "1h", "0", as in the YAML file. */
+mr_error *cli_duration(const char *option, const char *text, int64_t *ms) MR_MUST_CHECK;
 
 /* ---- Saying things ------------------------------------------------------------------------- */
 
@@ -98,10 +100,15 @@ typedef struct cli_column {
     bool number;
 } cli_column;
 void cli_print_table(const cli_column *columns, int count, const char *const *cells, int rows);
+/* Data may hold escape sequences; a terminal must not obey them. A copy with control characters
+ * replaced, free(); with `lines` newlines and tabs stay. */
+char *cli_plain(const char *text, bool lines);
 /* A line of data that may hold anything, after a text of ours. */
 void cli_print_line(const char *before, const char *data);
 /* A cell by its column's name; "" for NULL. Belongs to the rows. */
 const char *cli_cell(const PGresult *rows, int row, const char *column);
+/* Up to `most` rows as a list of objects. */
+json_t *cli_rows_json(const PGresult *rows, int most);
 /* One row as an object, typed by the columns' types. */
 json_t *cli_row_json(const PGresult *rows, int row);
 /* Prints and frees a JSON value. */
@@ -116,6 +123,8 @@ void *cli_alloc(size_t count, size_t size); /* zeroed */
 /* MR_E_IO with errno's text. */
 mr_error *cli_io_error(const char *format, ...) MR_PRINTF(1, 2) MR_MUST_CHECK;
 uint64_t cli_hash(const char *text);
+/* Who runs the program, "user@host", free(): what the audit says unless --actor says otherwise. */
+char *cli_actor(const char *option);
 int64_t cli_now_ms(void); /* monotonic */
 void cli_sleep_ms(int64_t ms);
 /* The last `lines` lines of a file, free(); "" when it cannot be read. */

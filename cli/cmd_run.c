@@ -24,10 +24,11 @@ static mr_error *set_options(const cli_context *cli, mr_conf *conf, const cli_ar
 static mr_error *prepare(cli_context *cli, const cli_args *args, const char *file, mr_conf *conf)
 {
     CLI_TRY(set_options(cli, conf, args));
-    if (mr_conf_consumer_count(conf) == 0)
+    if (mr_conf_consumer_count(conf) + mr_conf_queue_count(conf) == 0)
         return mr_error_new(MR_E_CONFIG, false,
-                            "%s: no consumers; add a 'consumers:' list with a name and a handler "
-                            "(sql, sql_batch) each",
+                            "%s: no consumers and no queues; add a 'consumers:' or a 'queues:' "
+                            "list with a name and a handler "
+                            "(sql, sql_batch, exec, plugin) each",
                             file);
     CLI_TRY(cli_database(cli, conf));
     if (!cli->embedded)
@@ -54,9 +55,12 @@ static mr_error *run(cli_context *cli, const cli_args *args)
     }
     if (args->value[CHECK] == NULL)
         return worker_run(conf);
-    size_t count = mr_conf_consumer_count(conf);
+    size_t count = mr_conf_consumer_count(conf), queues = mr_conf_queue_count(conf);
     CLI_TRY(worker_check(conf));
-    (void)printf("%s: ok, %zu consumer%s\n", file, count, count == 1 ? "" : "s");
+    (void)printf("%s: ok, %zu consumer%s", file, count, count == 1 ? "" : "s");
+    if (queues > 0)
+        (void)printf(", %zu queue%s", queues, queues == 1 ? "" : "s");
+    (void)printf("\n");
     return NULL;
 }
 

@@ -51,9 +51,39 @@ static void print_status(const PGresult *rows, const json_t *status)
     }
 }
 
+/* The report for programs; JSON with or without --json. */
+static mr_error *run_health(cli_context *cli)
+{
+    mr_conf *conf = NULL;
+    PGconn *conn = NULL;
+    CLI_TRY(cli_open(cli, &conf, &conn));
+    char *text = NULL;
+    mr_error *error = mr_health(conn, conf, &text);
+    PQfinish(conn);
+    mr_conf_free(conf);
+    if (error != NULL)
+        return error;
+    json_t *report = json_loads(text, 0, NULL);
+    mr_free(text);
+    const char *status = json_string_value(json_object_get(report, "status"));
+    bool healthy = status != NULL && strcmp(status, "healthy") == 0;
+    size_t reasons = json_array_size(json_object_get(report, "reasons"));
+    CLI_TRY(cli_print_json(report));
+    return healthy ? NULL
+                   : mr_error_new(MR_E_CHECK, false, "degraded: %zu reason%s", reasons,
+                                  reasons == 1 ? "" : "s");
+}
+
+enum { STATUS_HEALTH };
+static const cli_option options[] = {
+    [STATUS_HEALTH] = {"health", NULL, "print the health report as JSON instead"},
+    {NULL, NULL, NULL}};
+
 static mr_error *run(cli_context *cli, const cli_args *args)
 {
     CLI_TRY(cli_at_most(args, 0));
+    if (args->value[STATUS_HEALTH] != NULL)
+        return run_health(cli);
     PGresult *rows = NULL;
     CLI_TRY(cli_list(cli, "status", &rows));
     json_t *status = cli_row_json(rows, 0);
@@ -74,12 +104,16 @@ static mr_error *run(cli_context *cli, const cli_args *args)
 const cli_command cli_cmd_status = {
     .name = "status",
     .summary = "The whole cluster at a glance; exit code 5 when it is not well",
-    .usage = "[--json]",
+    .usage = "[--health] [--json]",
     .details =
         "Not well (exit code 5, each problem in a line of its own) is: consumers but no worker\n"
         "alive; workers but no leader; a consumer that is paused or failing, has no owner, or\n"
-        "whose owner is silent or gone. Lag and open holes are shown and are no problem by\n"
-        "themselves. Otherwise the exit code is 0.",
-    .options = NULL,
+        "whose owner is silent or gone; dead letters; lag above lag_threshold of the file given\n"
+        "by --config. Other lag and open holes are shown and are no problem by themselves.\n"
+        "Otherwise the exit code is 0.\n\n"
+        "--health prints status (healthy, degraded), reasons and consumers as JSON, for programs\n"
+        "that watch. It is degraded (exit code 5) for the same reasons, and while a consumer\n"
+        "waits before a hole.",
+    .options = options,
     .run = run,
 };

@@ -8,9 +8,9 @@
 #include <string.h>
 
 static const cli_command *const commands[] = {
-    &cli_cmd_demo,   &cli_cmd_dev,     &cli_cmd_schema,      &cli_cmd_run,
-    &cli_cmd_append, &cli_cmd_status,  &cli_cmd_workers,     &cli_cmd_consumers,
-    &cli_cmd_gaps,   &cli_cmd_options, &cli_cmd_demo_worker,
+    &cli_cmd_demo,   &cli_cmd_dev,     &cli_cmd_schema,    &cli_cmd_run,          &cli_cmd_append,
+    &cli_cmd_status, &cli_cmd_workers, &cli_cmd_consumers, &cli_cmd_dead_letters, &cli_cmd_gaps,
+    &cli_cmd_queues, &cli_cmd_jobs,    &cli_cmd_options,   &cli_cmd_demo_worker,
 };
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
@@ -38,6 +38,7 @@ cli_exit cli_exit_of(const mr_error *error)
     case MR_E_TIMEOUT:
     case MR_E_CANCELLED:
     case MR_E_HANDLER:
+    case MR_E_FATAL:
     case MR_E_STATE:
     case MR_E_INTERNAL:
     default:
@@ -59,11 +60,13 @@ void cli_say(const char *format, ...)
 
 void cli_report(const mr_error *error)
 {
-    const char *message = mr_error_message(error);
+    char *message = cli_plain(mr_error_message(error), true);
     const char *hint = "";
-    if (mr_error_code(error) == MR_E_SCHEMA && strstr(message, "schema apply") == NULL)
+    if (mr_error_code(error) == MR_E_SCHEMA && strstr(message, "schema apply") == NULL &&
+        strstr(message, "newer millrace") == NULL && strstr(message, "GRANT ") == NULL)
         hint = "; run 'millrace schema apply' against this database first";
     cli_say("%s%s", message, hint);
+    free(message);
 }
 
 static void print_overview(FILE *out)
@@ -74,7 +77,7 @@ static void print_overview(FILE *out)
                 out);
     for (size_t i = 0; i < COMMANDS; i++)
         if (commands[i]->summary != NULL)
-            (void)fprintf(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+            (void)fprintf(out, "  %-12s %s\n", commands[i]->name, commands[i]->summary);
     (void)fputs("\noptions:\n", out);
     cli_print_options(out, cli_global_options);
     (void)fputs(

@@ -63,12 +63,12 @@ json_t *cli_row_json(const PGresult *rows, int row)
     return object;
 }
 
-static mr_error *print_json_rows(const PGresult *rows)
+json_t *cli_rows_json(const PGresult *rows, int most)
 {
     json_t *list = json_array();
-    for (int row = 0; row < PQntuples(rows); row++)
+    for (int row = 0; row < PQntuples(rows) && row < most; row++)
         (void)json_array_append_new(list, cli_row_json(rows, row));
-    return cli_print_json(list);
+    return list;
 }
 
 const char *cli_cell(const PGresult *rows, int row, const char *column)
@@ -86,11 +86,28 @@ static size_t width_of(const char *text)
     return width;
 }
 
-/* Data may hold escape sequences; a terminal must not obey them. */
+/* Control characters are one byte or, from U+0080 to U+009F, the two bytes C2 80 to C2 9F. */
+char *cli_plain(const char *text, bool lines)
+{
+    char *plain = cli_strdup(text), *out = plain;
+    for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++) {
+        bool wide = p[0] == 0xC2 && p[1] >= 0x80 && p[1] <= 0x9F;
+        bool control = wide || *p < 0x20 || *p == 0x7F;
+        if (!control || (lines && (*p == '\n' || *p == '\t')))
+            *out++ = (char)*p;
+        else
+            *out++ = *p == '\n' ? ' ' : '?';
+        p += wide;
+    }
+    *out = '\0';
+    return plain;
+}
+
 static void put_safe(const char *text)
 {
-    for (const char *p = text; *p != '\0'; p++)
-        (void)putchar((unsigned char)*p < 0x20 || *p == 0x7F ? (*p == '\n' ? ' ' : '?') : *p);
+    char *plain = cli_plain(text, false);
+    (void)fputs(plain, stdout);
+    free(plain);
 }
 
 void cli_print_line(const char *before, const char *data)
@@ -146,7 +163,7 @@ static void print_rows(const PGresult *rows)
 mr_error *cli_print_rows(const cli_context *cli, const PGresult *rows, const char *empty)
 {
     if (cli->json)
-        return print_json_rows(rows);
+        return cli_print_json(cli_rows_json(rows, PQntuples(rows)));
     if (PQntuples(rows) == 0)
         (void)printf("%s\n", empty);
     else

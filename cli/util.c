@@ -2,6 +2,7 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <pwd.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,18 @@ uint64_t cli_hash(const char *text)
     for (const unsigned char *p = (const unsigned char *)text; *p != '\0'; p++)
         hash = (hash ^ *p) * 1099511628211u;
     return hash;
+}
+
+char *cli_actor(const char *option)
+{
+    if (option != NULL)
+        return cli_strdup(option);
+    char host[256] = "", names[4096];
+    struct passwd entry, *found = NULL;
+    (void)gethostname(host, sizeof(host) - 1);
+    if (getpwuid_r(geteuid(), &entry, names, sizeof(names), &found) != 0 || found == NULL)
+        return cli_format("uid %ld@%s", (long)geteuid(), host);
+    return cli_format("%s@%s", found->pw_name, host);
 }
 
 int64_t cli_now_ms(void)

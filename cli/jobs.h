@@ -1,0 +1,20 @@
+/* millrace jobs: what its files share. */
+#ifndef MILLRACE_CLI_JOBS_H
+#define MILLRACE_CLI_JOBS_H
+
+#include "cli.h"
+
+/* A conf for a command that needs the file in which queues are described, and a connection.
+ * `command` is for the message when there is no --config. */
+mr_error *cli_queue_open(cli_context *cli, const char *command, mr_conf **conf,
+                         PGconn **conn) MR_MUST_CHECK;
+
+/* Rows of mr_queue_jobs(). */
+mr_error *cli_jobs_print(const cli_context *cli, const PGresult *rows, bool all) MR_MUST_CHECK;
+/* The row of mr_queue_job(). */
+mr_error *cli_jobs_show(const cli_context *cli, const PGresult *rows) MR_MUST_CHECK;
+/* What an order did, a line a job. An error when some were left alone. */
+mr_error *cli_jobs_told(const cli_context *cli, const PGresult *rows,
+                        const char *done) MR_MUST_CHECK;
+
+#endif
