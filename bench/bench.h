@@ -54,10 +54,11 @@ typedef struct bench_consumer {
     const char *name;
     mr_event_fn on_event;
     void *user;
-    const char *sql_batch; /* instead of on_event */
-    int64_t start;         /* position; -1 = the head */
-    const char *channel;   /* listens there instead of only looking */
-    int count;             /* so many of them, named name_0 …; 0 = one, named name */
+    const char *sql_batch;  /* instead of on_event */
+    int64_t start;          /* position; -1 = the head */
+    const char *channel;    /* listens there instead of only looking */
+    const char *on_failure; /* NULL: no batch may fail */
+    int count;              /* so many of them, named name_0 …; 0 = one, named name */
 } bench_consumer;
 
 mr_worker *bench_worker(const bench *b, const bench_consumer *consumer, bool once);
@@ -107,5 +108,7 @@ void bench_notify(bench *b);
 void bench_wake(bench *b);
 void bench_settle(bench *b);
 void bench_failover(bench *b);
+void bench_poison(bench *b);
+void bench_queue(bench *b);
 
 #endif

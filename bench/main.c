@@ -20,6 +20,8 @@ static const struct {
     {"wake", bench_wake, "from commit to handler"},
     {"settle", bench_settle, "200 rolled-back positions in a row"},
     {"fail-over", bench_failover, "a killed worker's consumer moves"},
+    {"poison", bench_poison, "one bad event among 100,000 becomes a dead letter"},
+    {"queue", bench_queue, "jobs claimed and completed on a user's own table"},
 };
 enum { ROW_COUNT = sizeof(rows) / sizeof(rows[0]) };
 
