@@ -100,3 +100,15 @@ void scratch_assert_error(mr_error *error, mr_code wanted, const char *text, con
     }
     mr_error_free(error);
 }
+
+const char *scratch_conninfo(const scratch *s)
+{
+    static _Thread_local char out[1200];
+    const char *name = strstr(s->conninfo, "/postgres?");
+    if (name != NULL)
+        (void)snprintf(out, sizeof(out), "%.*s/%s%s", (int)(name - s->conninfo), s->conninfo,
+                       s->name, name + strlen("/postgres"));
+    else
+        (void)snprintf(out, sizeof(out), "%s dbname=%s", s->conninfo, s->name);
+    return out;
+}

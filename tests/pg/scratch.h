@@ -24,6 +24,8 @@ int scratch_setup(void **state);
 int scratch_teardown(void **state);
 /* Another connection to the scratch database; PQfinish() is the test's. */
 PGconn *scratch_connect(const scratch *s);
+/* Conninfo of the scratch database; valid until the next call by this thread. */
+const char *scratch_conninfo(const scratch *s);
 /* Exits with 77 (skipped) when there is no server to test against. */
 void scratch_require_server(void);
 

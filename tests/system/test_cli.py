@@ -11,7 +11,8 @@ import pytest
 
 from cli_helpers import Home, open_directory, wait_for
 
-COMMANDS = ("demo", "dev", "schema", "run", "append", "gaps", "options")
+COMMANDS = ("demo", "dev", "schema", "run", "append", "consumers", "dead-letters", "gaps", "queues", "jobs",
+            "options")
 
 
 @pytest.fixture(scope="module")

@@ -62,19 +62,12 @@ def test_projection_makes_its_schema_in_an_empty_database(empty_db):
 
 
 @pytest.mark.asan
-def test_projection_rolls_a_bad_batch_back_and_names_the_event(db, tmp_path):
+def test_projection_keeps_the_good_and_names_the_bad(db):
     append_lines(db, [stock("tea", "Received", 10), stock("tea", "Shipped", "many")])
-    # The default waits between attempts add up to a quarter of a minute: the point is made by the first.
-    with open(tmp_path / "log", "w", encoding="utf-8") as log:
-        process = subprocess.Popen(command("projection", db), stdout=subprocess.DEVNULL, stderr=log)
-    try:
-        wait_until(lambda: "batch failed" in (tmp_path / "log").read_text(encoding="utf-8"), 20, "a failed batch")
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert "position=2" in (tmp_path / "log").read_text(encoding="utf-8")
-    assert db.rows("SELECT * FROM stock") == []
-    assert db.checkpoint("stock_v1") == 0
+    done = example("projection", db, status=1)  # it drains the log, so a pause is its end
+    assert "position=2" in done.stderr
+    assert db.rows("SELECT * FROM stock") == [("tea", 10)]
+    assert db.checkpoint("stock_v1") == 1
 
 
 # ---- batch.c --------------------------------------------------------------------------------------------------------
@@ -157,6 +150,27 @@ def test_own_loop_stops_on_a_signal(db, own_loop):
     wait_until(lambda: notes(db) == ["only"], 20, "the note")
     own_loop.send_signal(signal.SIGTERM)
     assert own_loop.wait(30 * PATIENCE) == 0, own_loop.stderr.read()
+
+
+# ---- test_handler.c -------------------------------------------------------------------------------------------------
+
+@pytest.mark.asan
+def test_the_tests_of_a_handler_pass(empty_db):
+    without = [str(EXAMPLES / "example_test_handler")]  # no server is needed but for the last part
+    done = checked(subprocess.run(without, text=True, capture_output=True, check=False, timeout=60 * PATIENCE))
+    assert "\nFAIL" not in done.stdout and done.stdout.count("\nok") > 30
+    said = example("test_handler", empty_db).stdout
+    assert "\nFAIL" not in said and len(said) > len(done.stdout)
+    assert empty_db.value("SELECT count(*) FROM pg_class WHERE relname = 'balances'") == 0
+
+
+def test_the_guide_to_testing_shows_the_example():
+    source = (ROOT / "examples" / "test_handler.c").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "testing-your-handlers.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```c\n(.*?)```", guide, re.S)
+    assert len(blocks) >= 8
+    for block in blocks:
+        assert block in source, f"not in the example:\n{block}"
 
 
 # ---- The README -----------------------------------------------------------------------------------------------------

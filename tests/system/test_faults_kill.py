@@ -8,7 +8,8 @@ import time
 import psycopg
 import pytest
 
-from harness import PATIENCE, all_handled, insert_events, millrace, open_transaction, recorder, wait_until
+from harness import (PATIENCE, SCALE, all_handled, assert_exactly_once, insert_events, millrace, open_transaction,
+                     recorder, wait_until)
 from test_log_live import assert_all_exactly_once, consumers, wait_all_at_head
 from writers import Writers
 
@@ -213,4 +214,28 @@ def test_a_stalled_network_recovers(db, worker, proxy):
         connection.commit()
     road.resume()
     all_handled(db)
+    process.stop()
+
+
+@pytest.mark.soak
+def test_sessions_that_are_ended_at_any_moment(db, worker):
+    """The server ends a stopped worker's sessions, also right after it reconnected: it finds out while it sends, while
+    it reads, while it connects. It lives on and goes on."""
+    db.create_effects()
+    process = worker(db, {"worker": {"heartbeat_interval": "50ms", "rebalance_interval": "20ms", "batch_size": 10},
+                          "consumers": [recorder("a")]})
+    process.wait_log("consumer taken", consumer="a")
+    end = ("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'millrace %%' "
+           "AND datname = current_database()")
+    for turn in range(int(40 * SCALE)):
+        process.sigstop()
+        insert_events(db, 3)
+        db.execute(end)
+        process.sigcont()
+        for _ in range(turn % 4):  # those that it opens meanwhile, too
+            db.execute(end)
+        head = db.value("SELECT max(global_position) FROM events")
+        wait_until(lambda head=head: db.checkpoint("a") == head or not process.running(), 30, process.log)
+        assert process.running(), process.log()
+    assert_exactly_once(db)
     process.stop()

@@ -9,7 +9,7 @@ from harness import (insert_event, insert_events, millrace, open_transaction, re
                      wait_until)
 
 FLEET = {"heartbeat_interval": "100ms", "heartbeat_timeout": "2s", "rebalance_interval": "50ms",
-         "poll_interval": "10ms", "max_poll_interval": "50ms"}
+         "retry_base_delay": "10ms", "retry_max_delay": "50ms"}
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_healthy_fleet(db, fleet, leader_strategy):
 def test_tables_for_people(db, fleet):
     insert_events(db, 3)
     process = fleet.start("order_totals_v1", {"name": "mailer", "sql": "SELECT 1 / 0 + :global_position"},
-                          max_consecutive_failures=1)
+                          max_retries=0)
     fleet.until_states(order_totals_v1="idle", mailer="paused")
     worker_id = fleet.workers()[process.pid]["worker_id"]
     for words in (["workers", "list"], ["consumers", "list"], ["status"]):
@@ -190,8 +190,8 @@ def test_a_leader_that_is_silent_does_not_lead(fleet):
 
 def test_paused_and_failing_consumers(db, fleet):
     bad = "SELECT 1 / 0 + :global_position"
-    fleet.start("good", {"name": "pauses", "sql": bad, "max_consecutive_failures": 2},
-                {"name": "retries", "sql": bad, "max_consecutive_failures": 0})
+    fleet.start("good", {"name": "pauses", "sql": bad, "max_retries": 1},
+                {"name": "retries", "sql": bad, "max_retries": "unlimited"})
     insert_events(db, 4)
     fleet.until_states(good="idle", pauses="paused", retries="failing")
     rows = fleet.consumers()
@@ -275,8 +275,10 @@ def test_a_draining_worker(db, fleet):
 
 def test_dead_letters_are_counted(db, fleet):
     db.execute("INSERT INTO millrace.consumer_dead_letters (consumer_name, global_position) VALUES ('a', 1), ('a', 2)")
-    assert fleet.ask("status")["dead_letters"] == 2
-    assert "dead letters   2\n" in millrace("status", database=db).stdout
+    status = fleet.ask("status", status=5)  # a person has to look at them
+    assert status["dead_letters"] == 2
+    assert status["problems"] == ["consumer a: 2 dead letters; see millrace dead-letters list"]
+    assert "dead letters   2\n" in millrace("status", database=db, check=False).stdout
 
 
 def test_a_log_without_created_at(db, fleet):
@@ -309,7 +311,7 @@ def test_other_names_and_two_fleets(db, tmp_path, worker):
 
 
 def test_data_cannot_drive_the_terminal(db, fleet):
-    fleet.start({"name": "a\u001b[31m", "sql": "SELECT 1 / 0 + :global_position"}, max_consecutive_failures=1)
+    fleet.start({"name": "a\u001b[31m", "sql": "SELECT 1 / 0 + :global_position"}, max_retries=0)
     insert_event(db)
     wait_until(lambda: "paused" in fleet.states().values(), 20, fleet.states)
     for words in (["consumers", "list"], ["status"]):

@@ -1,0 +1,114 @@
+"""What goes wrong around queues: outcomes that the server refuses, rows that somebody holds, handlers that cannot run,
+stops in the middle of it. One bad job stops only itself, and a stop always ends."""
+
+import time
+
+from harness import PATIENCE, insert_events, millrace, recorder, wait_until
+from test_queue_load import add_jobs, make_table, queue
+
+FLEET = {"heartbeat_interval": "100ms", "heartbeat_timeout": "2s", "rebalance_interval": "50ms"}
+STATES = "SELECT state, count(*) FROM work GROUP BY 1 ORDER BY 1"
+
+
+def exit_within(process, seconds):
+    began = time.monotonic()
+    status = process.wait_exit(seconds)
+    assert time.monotonic() - began < seconds * PATIENCE
+    return status
+
+
+def refuse(db, condition, state="completed"):
+    """The application's own trigger does not let some jobs reach a state."""
+    db.execute(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.state = '{state}' AND "
+               f"{condition} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$")
+    db.execute("CREATE TRIGGER refuse BEFORE UPDATE ON work FOR EACH ROW EXECUTE FUNCTION refuse()")
+
+
+def test_an_outcome_that_is_refused_fails_its_job_alone(db, worker, tmp_path):
+    make_table(db)
+    add_jobs(db, 60)
+    refuse(db, "NEW.id IN (7, 30)")
+    script = tmp_path / "ok.py"
+    script.write_text("import sys\nfor line in sys.stdin:\n    print('{\"ok\":true}', flush=True)\n", encoding="utf-8")
+    config = queue(exec=["/usr/bin/python3", str(script)], look_ahead=50)
+    del config["sql"]
+    process = worker(db, {"queues": [config]})
+    wait_until(lambda: db.rows(STATES) == [("completed", 58), ("failed", 2)], 30, lambda: f"{db.rows(STATES)}")
+    assert "not this one" in db.value("SELECT failure_message FROM work WHERE id = 7")
+    assert len(process.matching(msg="outcome refused")) == 2
+    process.stop()
+
+
+def test_a_stop_ends_though_a_row_is_locked(db, worker):
+    make_table(db)
+    add_jobs(db, 1)
+    slow = queue()
+    slow["sql"] = "SELECT pg_sleep(1), :id"
+    script = {"exec": ["/bin/sh", "-c", "while read -r line; do sleep 0.5; echo '{\"ok\":true}'; done"]}
+    config = {**slow, **script}
+    del config["sql"]
+    process = worker(db, {"worker": {"shutdown_timeout": "1s"}, "queues": [config]})
+    wait_until(lambda: db.value("SELECT state FROM work") == "processing", 20, process.log)
+    with db.connect(autocommit=False) as other:
+        other.execute("SELECT FROM work FOR UPDATE")
+        process.signal(15)
+        assert exit_within(process, 25) == 0
+        other.rollback()
+
+
+def test_a_program_that_cannot_run_is_told_as_a_problem(db, worker):
+    make_table(db)
+    add_jobs(db, 3)
+    config = {**queue(), "exec": ["/bin/sh", "-c", "exit 3"]}
+    del config["sql"]
+    process = worker(db, {"worker": FLEET, "queues": [config]})
+    wait_until(lambda: process.matching(level="error", msg="job given back"), 40, process.log)
+    done = wait_until(lambda: (lambda d: d if "its jobs cannot run" in d.stdout else None)(
+        millrace("status", database=db, check=False)), 20, "status to tell")
+    assert done.returncode == 5 and "queue work" in done.stdout
+    # It rests between attempts, and nothing is spent.
+    assert db.value("SELECT max(lease_generation) FROM work") < 100
+    assert db.value("SELECT sum(num_failures + num_resets) FROM work") == 0
+    process.stop()
+
+
+def test_a_worker_declared_dead_registers_anew_while_its_queue_is_busy(db, worker):
+    make_table(db)
+    db.execute("CREATE TABLE seen (n bigserial, consumer text, pos bigint)")
+    add_jobs(db, 3000)
+    process = worker(db, {"worker": FLEET, "consumers": [recorder("a", "seen")], "queues": [
+        queue(sql="INSERT INTO effects (job) SELECT :id::bigint FROM pg_sleep(0.01)", num_handlers=2)]})
+    process.wait_log("consumer taken", consumer="a")
+    wait_until(lambda: db.value("SELECT count(*) FROM effects") > 20, 20, process.log)
+    db.execute("UPDATE millrace.worker_nodes SET state = 'dead'")
+    process.wait_log("registering anew", timeout=20)
+    insert_events(db, 10)
+    wait_until(lambda: db.value("SELECT count(*) FROM seen") == 10, 20, process.log)
+    assert db.value("SELECT count(*) FROM work WHERE state = 'queued'") > 0  # it was busy all the time
+    process.stop()
+
+
+def test_a_stop_that_meets_an_empty_claim_is_quick(db, worker):
+    make_table(db)
+    process = worker(db, {"worker": {"shutdown_timeout": "60s"}, "queues": [
+        queue(condition="(SELECT true FROM pg_sleep(1))", interval="10ms")]})
+    wait_until(lambda: db.value("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE "
+                                "'%%mr_picked%%' AND pid <> pg_backend_pid()") > 0, 20, process.log)
+    process.signal(15)
+    assert exit_within(process, 20) == 0
+
+
+def test_a_detached_consumer_stops_though_the_server_is_away(own_server, make_db, worker, tmp_path):
+    db = make_db(on=own_server)
+    delivered = tmp_path / "delivered"
+    shell = f"while read -r line; do echo x >> {delivered}; echo '{{\"ok\":true}}'; done"
+    process = worker(db, {"worker": {**FLEET, "shutdown_timeout": "2s"}, "consumers": [
+        {"name": "a", "detached": True, "exec": ["/bin/sh", "-c", shell], "checkpoint_every": 100000,
+         "checkpoint_max_age": "1h"}]})
+    insert_events(db, 5)
+    wait_until(lambda: delivered.exists() and len(delivered.read_text().split()) == 5, 20, process.log)
+    own_server.stop("fast")
+    process.signal(15)
+    exit_within(process, 30)
+    assert len(process.log().splitlines()) < 2000
+    own_server.start()
