@@ -1,5 +1,5 @@
 -- consumer_parts(name): the checkpoints that a consumer's name means: its own, or all slots of a partitioned one
--- ("name#0/4" … "name#3/4"); a slot's own name means that slot.
+-- ("name#0/4" ... "name#3/4"); a slot's own name means that slot.
 CREATE OR REPLACE FUNCTION {{fn:consumer_parts}}(name text)
 RETURNS SETOF text LANGUAGE sql STABLE AS $mr$
     SELECT c.consumer_name FROM {{consumer_checkpoints}} AS c

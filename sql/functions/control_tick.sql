@@ -1,4 +1,4 @@
--- control_tick(…): what a worker does about once a second, in one statement: stamps its heartbeat, tries for the
+-- control_tick(...): what a worker does about once a second, in one statement: stamps its heartbeat, tries for the
 -- leadership or keeps it, learns what it owns. The leader also gets a picture of the whole fleet.
 --   beat          stamp the heartbeat and store `new_info` with it
 --   leader_lock   key of the leader's session lock; NULL: the leader holds a lease of `timeout` instead

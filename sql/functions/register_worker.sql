@@ -1,4 +1,4 @@
--- register_worker(…): makes or renews a worker's row and the assignments it can take, and takes its session lock.
+-- register_worker(...): makes or renews a worker's row and the assignments it can take, and takes its session lock.
 -- Called each time the worker's control connection comes up. Rows that have been silent for `stale_after` are
 -- removed on the way. `lock_id` is NULL where sessions do not last (a transaction pooler). `again`: it was registered
 -- before, so its row must be there.

@@ -1,7 +1,7 @@
 -- append(stream_type, stream_id, expected_version, events, notify_channel): appends to one stream, from any language,
 -- in the caller's transaction. expected_version -1: any; 0: the stream must not exist; n: it must be at version n.
 -- `events` is one object or an array of them:
---   {"event_type": "OrderPlaced", "data": {…}}        "type" is accepted for "event_type"
+--   {"event_type": "OrderPlaced", "data": {...}}        "type" is accepted for "event_type"
 -- The payload is "data" (any JSON), or "payload" (its text as it is), or "payload_base64" (bytes); without any of them
 -- it is {}. Optional: "event_id", "event_version", "trace_id", "correlation_id", "causation_id", "metadata".
 -- Gives one row an event, in order. MR001 on a version conflict; 22023 on input that is not as above.

@@ -1,4 +1,4 @@
--- append_events(…): the one way into the log, for mr_append() and append().
+-- append_events(...): the one way into the log, for mr_append() and append().
 -- Streams are arrays of the same length; events likewise, `ev_stream` (from 1) saying which stream an event goes to
 -- and `ev_seq` (from 1) which of that stream's new events it is. Gives one row an event, in the events' order.
 -- First every head is reserved, in one order for all appenders so that they cannot deadlock, and only then does one

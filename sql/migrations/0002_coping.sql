@@ -5,7 +5,7 @@
 -- checkpoint or its dead letters. A batch names the epoch it knows; one that is out of date is fenced off
 -- (advance_checkpoint), so a pause, reset or skip holds from the moment it is committed.
 --   pause_kind   'command' (a person's) or 'failure' (the worker's, after retries)
---   skips        [{"position": …, "by": …, "reason": …}]: events that are not to be handled
+--   skips        [{"position": ..., "by": ..., "reason": ...}]: events that are not to be handled
 ALTER TABLE {{consumer_controls}}
     ADD COLUMN IF NOT EXISTS epoch      bigint NOT NULL DEFAULT 0,
     ADD COLUMN IF NOT EXISTS pause_kind text,
