@@ -22,6 +22,12 @@ void mr__buf_free(mr_buf *buf);
 char *mr__buf_take(mr_buf *buf);
 const char *mr__buf_text(const mr_buf *buf); /* never NULL */
 
+/* A piece of a buffer's bytes; offset MR_SLICE_NULL stands for SQL NULL. */
+typedef struct mr_slice {
+    size_t offset, length;
+} mr_slice;
+#define MR_SLICE_NULL SIZE_MAX
+
 #define MR_AUTO_BUF __attribute__((cleanup(mr__buf_free))) mr_buf
 
 #endif

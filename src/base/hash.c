@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static uint32_t fnv1a_more(uint32_t h, const void *bytes, size_t length)
+uint32_t mr__hash_fnv1a_more(uint32_t h, const void *bytes, size_t length)
 {
     const unsigned char *p = bytes;
     for (size_t i = 0; i < length; i++)
@@ -14,13 +14,13 @@ static uint32_t fnv1a_more(uint32_t h, const void *bytes, size_t length)
 
 uint32_t mr__hash_fnv1a(const void *bytes, size_t length)
 {
-    return fnv1a_more(2166136261U, bytes, length);
+    return mr__hash_fnv1a_more(2166136261U, bytes, length);
 }
 
 uint32_t mr__hash_stream(const char *type, const char *id)
 {
     uint32_t h = mr__hash_fnv1a(type, strlen(type) + 1);
-    return mr__hash_fmix32(fnv1a_more(h, id, strlen(id)));
+    return mr__hash_fmix32(mr__hash_fnv1a_more(h, id, strlen(id)));
 }
 
 uint64_t mr__hash_fnv1a64(const void *bytes, size_t length)
@@ -39,5 +39,15 @@ uint32_t mr__hash_fmix32(uint32_t h)
     h ^= h >> 13;
     h *= 0xc2b2ae35U;
     h ^= h >> 16;
+    return h;
+}
+
+uint64_t mr__hash_mix64(uint64_t h)
+{
+    h ^= h >> 30;
+    h *= 0xbf58476d1ce4e5b9ULL;
+    h ^= h >> 27;
+    h *= 0x94d049bb133111ebULL;
+    h ^= h >> 31;
     return h;
 }

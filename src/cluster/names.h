@@ -15,6 +15,12 @@
     X(AUDIT, "consumer_audit", "consumer_audit_table")                                             \
     X(LEADER, "worker_leader_election", "worker_leader_election_table")                            \
     X(PUBLISHED, "log_published", "log_published_table")                                           \
+    X(JOBS, "jobs", "jobs_table")                                                                  \
+    X(JOBS_ARCHIVE, "jobs_archive", "jobs_archive_table")                                          \
+    X(JOB_IDEMPOTENCY, "job_idempotency", "job_idempotency_table")                                 \
+    X(JOB_SETTINGS, "job_settings", "job_settings_table")                                          \
+    X(QUEUE_CONTROLS, "queue_controls", "queue_controls_table")                                    \
+    X(QUEUE_AUDIT, "queue_audit", "queue_audit_table")                                             \
     X(MIGRATIONS, "schema_migrations", "schema_migrations_table")
 
 typedef enum mr_table {

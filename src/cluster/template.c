@@ -27,7 +27,11 @@ void mr__names_fleet(const mr_names *names, char out[MR_FLEET_MAX])
             continue;
         const mr_qname *table = &names->table[i];
         const char *usual = mr__names_default((mr_table)i);
-        own = own || strcmp(table->schema, names->schema) != 0 || strcmp(table->name, usual) != 0;
+        bool renamed = strcmp(table->schema, names->schema) != 0 || strcmp(table->name, usual) != 0;
+        /* Tables that came with a later version must not make other fleets of older ones. */
+        if (i >= MR_TABLE_JOBS && !renamed)
+            continue;
+        own = own || renamed;
         hash = hash * 31 + mr__hash_fnv1a(table->schema, strlen(table->schema));
         hash = hash * 31 + mr__hash_fnv1a(table->name, strlen(table->name));
     }
@@ -125,6 +129,24 @@ static mr_error *put_index(render *r, const char *rest)
     return NULL;
 }
 
+/* A sequence or a partition that goes with a table: beside it, named after it. */
+static mr_error *put_relation(const render *r, const char *rest, mr_buf *out)
+{
+    const char *colon = strchr(rest, ':');
+    char table[MAX_WORD], suffix[MAX_WORD + 1];
+    mr_qname found;
+    if (colon == NULL)
+        return bad(r, rest);
+    (void)snprintf(table, sizeof(table), "%.*s", (int)(colon - rest), rest);
+    (void)snprintf(suffix, sizeof(suffix), "_%s", colon + 1);
+    if (!find_table(r, table, &found))
+        return bad(r, rest);
+    mr_qname name = found;
+    mr__ident_derive(name.name, "", found.name, suffix);
+    mr__qname_quote(out, &name);
+    return NULL;
+}
+
 /* {{kind:rest}} for what belongs to the log. */
 static mr_error *put_log_word(render *r, const char *kind, const char *rest)
 {
@@ -163,6 +185,10 @@ static mr_error *put_plain_word(render *r, const char *word)
         char fleet[MR_FLEET_MAX];
         mr__names_fleet(names, fleet);
         mr__literal_quote(r->out, fleet);
+    } else if (strcmp(word, "channel") == 0) {
+        char channel[MR_CHANNEL_MAX];
+        MR_TRY(mr__names_channel(names, channel));
+        mr__literal_quote(r->out, channel);
     } else if (strcmp(word, "log_name") == 0 && r->input->shape != NULL) {
         MR_AUTO_BUF quoted = {0};
         mr__qname_quote(&quoted, &r->input->shape->table);
@@ -202,6 +228,23 @@ static mr_error *put_word(render *r, const char *word)
         return put_index(r, word + 4);
     if (strncmp(word, "fn:", 3) == 0) {
         mr__names_function(r->input->names, word + 3, r->out);
+        return NULL;
+    }
+    if (strncmp(word, "rel:", 4) == 0)
+        return put_relation(r, word + 4, r->out);
+    if (strncmp(word, "rellit:", 7) == 0) {
+        MR_AUTO_BUF name = {0};
+        MR_TRY(put_relation(r, word + 7, &name));
+        mr__literal_quote(r->out, mr__buf_text(&name));
+        return NULL;
+    }
+    if (strncmp(word, "tablelit:", 9) == 0) {
+        MR_AUTO_BUF name = {0};
+        mr_qname table;
+        if (!find_table(r, word + 9, &table))
+            return bad(r, word);
+        mr__qname_quote(&name, &table);
+        mr__literal_quote(r->out, mr__buf_text(&name));
         return NULL;
     }
     const char *colon = strchr(word, ':');

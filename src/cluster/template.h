@@ -1,13 +1,17 @@
 /* Fills the embedded SQL files with the configured names: every identifier comes out quoted. Pure.
  *
  *   {{schema}} {{schema_literal}}   where the functions live; as an identifier, as a string
- *   {{worker_nodes}} …              a table of the control plane by its default name, qualified
+ *   {{worker_nodes}} …              a table of the control plane by its default name, qualified;
+ *                                   {{tablelit:NAME}} as a string
  *   {{events}} {{heads}}            the log's tables, qualified
  *   {{idx:TABLE:SUFFIX}}            idx_<table>_<suffix>, cut to 63 bytes
  *   {{fn:NAME}}                     a control-plane function, qualified; own name for own tables
+ *   {{rel:TABLE:SUFFIX}}            a sequence or partition that goes with a table:
+ * <table>_<suffix>;
+ *                                   {{rellit:TABLE:SUFFIX}} as a string
  *   {{col:C}} {{type:C}}            a log column and its type; {{type_literal:C}} as a string
  *   {{head:X}} {{headtype:X}}       a heads column and its type: type, id, version
- *   {{log_name}} {{fleet}} {{program}}   strings
+ *   {{log_name}} {{fleet}} {{channel}} {{program}}   strings
  *   {{if:F}} … {{end}}, {{unless:F}} … {{end}}   F is a log column that exists, or a flag
  * A line that holds nothing but if, unless or end leaves no line behind. */
 #ifndef MR_CLUSTER_TEMPLATE_H

@@ -149,7 +149,7 @@ static mr_code code_of(const char *sqlstate)
     } own[] = {{"MR001", MR_E_CONFLICT}, {"MR002", MR_E_FENCED}, {"MR003", MR_E_FENCED},
                {"MR004", MR_E_FENCED},   {"MR005", MR_E_LOG},    {"MR006", MR_E_FENCED},
                {"MR007", MR_E_USAGE},    {"MR008", MR_E_STATE},  {"MR009", MR_E_FENCED},
-               {"MR010", MR_E_FENCED},   {"57014", MR_E_TIMEOUT}};
+               {"MR010", MR_E_FENCED},   {"MR020", MR_E_USAGE},  {"57014", MR_E_TIMEOUT}};
     for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
         if (strcmp(sqlstate, own[i].state) == 0)
             return own[i].code;

@@ -172,7 +172,7 @@ static mr_error *check_deadline(mr_session *s)
             "the server did not end a cancelled statement; the connection was closed");
     }
     tx->timed_out = now >= tx->deadline;
-    tx->stopped = atomic_load(s->params.cancelled);
+    tx->stopped = mr__tx_unwanted(tx);
     if (!tx->timed_out && !tx->stopped)
         return NULL;
     tx->cancel_sent_at = now;

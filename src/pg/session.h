@@ -54,6 +54,9 @@ int64_t mr__session_round_trips(const mr_session *session);
 /* Queues BEGIN (READ COMMITTED, READ WRITE). `deadline` is on the session's clock: when it passes,
  * the running statement is cancelled on the server and the transaction fails with MR_E_TIMEOUT. */
 mr_error *mr__tx_begin(mr_session *session, int64_t deadline, mr_tx **out) MR_MUST_CHECK;
+/* One more reason to give up, besides the session's flag: `*stop` is not 0. Borrowed until the
+ * transaction ends. */
+void mr__tx_watch(mr_tx *tx, const atomic_int *stop);
 /* Statements queued from here on belong to this piece of work; -1 = none. */
 void mr__tx_tag(mr_tx *tx, int tag);
 /* Tags count from `first` on: for a handler that is given a part of a batch. */
@@ -71,6 +74,9 @@ mr_error *mr__tx_rollback(mr_tx *tx, int *failed_tag) MR_MUST_CHECK;
 mr_error *mr__tx_mark(mr_tx *tx) MR_MUST_CHECK;
 /* What follows the mark stays. The failure of its release belongs to the tag in force. Queued. */
 mr_error *mr__tx_unmark(mr_tx *tx) MR_MUST_CHECK;
+/* Constraints that were put off to the commit are checked now, and put off again. Their failure
+ * belongs to the tag in force. Queued. */
+mr_error *mr__tx_check(mr_tx *tx) MR_MUST_CHECK;
 /* Waits for what was queued; the error is the first that failed, and stays for mr__tx_undo(). */
 mr_error *mr__tx_settle(mr_tx *tx) MR_MUST_CHECK;
 /* Waits for what was queued and undoes everything since the last mark that the server reached, so

@@ -26,7 +26,8 @@ typedef struct mr_entry {
 struct mr_tx {
     mr_session *session;
     int64_t deadline;
-    int64_t cancel_sent_at; /* 0 = not cancelled */
+    const atomic_int *watched; /* see mr__tx_watch(); NULL = nothing */
+    int64_t cancel_sent_at;    /* 0 = not cancelled */
     bool timed_out, stopped;
     mr_entry *entries; /* ring of `capacity`, `count` from `first` */
     size_t first, count, capacity;
@@ -49,6 +50,8 @@ struct mr_session {
     int64_t round_trips;
 };
 
+/* Whoever owns the work wants it to end, whatever its deadline. */
+bool mr__tx_unwanted(const mr_tx *tx);
 /* Marks the connection broken and says why. */
 mr_error *mr__session_lost(mr_session *session) MR_MUST_CHECK;
 /* Sends what can be sent, waits for input a short while, reads it, minds the deadline. */

@@ -210,7 +210,7 @@ static mr_error *standing_failure(mr_tx *tx)
         return mr__error_copy(tx->failure);
     if (!mr_tx_cancelled(tx))
         return NULL;
-    tx->stopped = atomic_load(tx->session->params.cancelled);
+    tx->stopped = mr__tx_unwanted(tx);
     tx->timed_out = !tx->stopped;
     return cancelled_error(tx);
 }
@@ -279,9 +279,20 @@ int mr__tx_current(const mr_tx *tx)
     return tx->tag;
 }
 
+void mr__tx_watch(mr_tx *tx, const atomic_int *stop)
+{
+    tx->watched = stop;
+}
+
+bool mr__tx_unwanted(const mr_tx *tx)
+{
+    return atomic_load(tx->session->params.cancelled) ||
+           (tx->watched != NULL && atomic_load(tx->watched) != 0);
+}
+
 bool mr_tx_cancelled(const mr_tx *tx)
 {
-    return tx->cancel_sent_at != 0 || atomic_load(tx->session->params.cancelled) ||
+    return tx->cancel_sent_at != 0 || mr__tx_unwanted(tx) ||
            mr__clock_now(tx->session->params.clock) >= tx->deadline;
 }
 
@@ -459,6 +470,23 @@ mr_error *mr__tx_unmark(mr_tx *tx)
     /* A constraint that was put off to here, or the release itself, is the marked piece's affair.
      */
     return queue_step(tx, MR_STEP_UNMARK, tx->tag);
+}
+
+mr_error *mr__tx_check(mr_tx *tx)
+{
+    /* The roll-back puts back what was deferred, and that it is. */
+    static const char *const texts[] = {
+        "SAVEPOINT millrace_check",
+        "SET CONSTRAINTS ALL IMMEDIATE",
+        "ROLLBACK TO SAVEPOINT millrace_check",
+        "RELEASE SAVEPOINT millrace_check",
+    };
+    if (tx->session->script != NULL)
+        return NULL;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        MR_TRY(queue(tx, texts[i], 0, NULL, NULL, NULL, NULL, 0,
+                     (mr_entry){.tag = tx->tag, .kind = MR_ENTRY_EXEC}));
+    return NULL;
 }
 
 /* Waits for everything that was queued; what went wrong is taken out of the transaction. */
