@@ -428,6 +428,8 @@ static mr_error *deliver_isolated(mr_batch *batch, const mr_run *run, size_t *go
     for (*good = 0; *good < batch->count; (*good)++) {
         mr_run one = run_one(run, *good);
         size_t done = 0;
+        if (*good > 0 && mr__run_enough(run))
+            break;
         if (*good > 0)
             MR_TRY(mr__run_check(run));
         MR_TRY(batch->handler->deliver(batch->handler, &one, &done));
@@ -441,6 +443,8 @@ void mr__batch_deliver(mr_batch *batch, mr_session_fn open, void *user)
     mr_whole whole = {0};
     mr_error *error = NULL;
     mr_run run = run_of(batch, mr__clock_now(batch->clock) + batch->timeout);
+    run.save_by = batch->save_by;
+    run.recalled = batch->recalled;
     mr_session *session = NULL;
     if (mr__whole_needed(&run)) {
         error = open(user, &session);

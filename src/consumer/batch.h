@@ -41,12 +41,14 @@ typedef struct mr_batch {
     const mr_log_shape *shape;
     const mr_clock *clock;
     const atomic_bool *cancelled;
+    const atomic_bool *recalled; /* true: somebody waits for its end; NULL = never */
     mr_logger *logger;
     mr_handler *handler;
     mr_mode mode;
     bool by_lock;  /* owned by a lock: no assignment to compare with */
     bool detached; /* the handler runs without a transaction; the checkpoint is another batch's */
-    bool some;     /* other events of its range match the filter too: those of other slots */
+    int64_t begun, save_by; /* detached: when it was handed over, and when to come back; 0 = any */
+    bool some; /* other events of its range match the filter too: those of other slots */
     int attempt;
     int64_t timeout;
     int64_t expected, target; /* the checkpoint before and after */
@@ -64,7 +66,8 @@ typedef struct mr_batch {
     void *on_dead_letter_user;
     void *owner; /* whoever built it */
     /* What came of it. Without an error everything up to `reached` is done, which is the target
-     * unless time ran out; with one, too, but then `reached` may be where it began. */
+     * unless time ran out or it came back early; with one, too, but then `reached` may be where it
+     * began. */
     mr_error *error;
     mr_failure failure;
     int64_t reached;

@@ -231,11 +231,39 @@ static mr_error *end(mr_tx *tx, mr_error *error)
     return server;
 }
 
+static mr_error *write_outcome(mr_replay *r, mr_tx *tx, const letter *l, const mr_error *why)
+{
+    MR_TRY(mr__batch_advance(r->fence, tx, r->fence->expected));
+    return conclude(r, tx, l, why);
+}
+
+/* What came of a letter, in a transaction that has nothing else; `why` is taken. */
+static mr_error *write_down(mr_replay *r, mr_session_fn open, void *user, const letter *l,
+                            mr_error *why)
+{
+    mr_tx *tx = NULL;
+    mr_error *error = begin(r, open, user, &tx);
+    if (error == NULL)
+        error = end(tx, write_outcome(r, tx, l, why));
+    mr_error_free(why);
+    return error;
+}
+
 static mr_error *one(mr_replay *r, mr_session_fn open, void *user, letter *l)
 {
     mr_tx *tx = NULL;
+    size_t replayed = r->replayed, failed = r->failed;
     MR_TRY(begin(r, open, user, &tx));
-    return end(tx, in_transaction(r, tx, l));
+    mr_error *error = end(tx, in_transaction(r, tx, l));
+    if (error == NULL)
+        return NULL;
+    r->replayed = replayed;
+    r->failed = failed;
+    bool stopping = atomic_load(r->fence->cancelled);
+    if (l->id[0] == '\0' || mr__fault_of(error, false, stopping) == MR_FAULT_NOBODY)
+        return error;
+    /* It failed only at the commit (a deferred constraint), which took along what was noted. */
+    return write_down(r, open, user, l, error);
 }
 
 /* ---- Detached ------------------------------------------------------------------------------ */
@@ -244,12 +272,6 @@ static mr_error *look(mr_replay *r, mr_tx *tx, letter *l)
 {
     MR_TRY(mr__batch_advance(r->fence, tx, r->fence->expected));
     return pick(r, tx, l);
-}
-
-static mr_error *write_outcome(mr_replay *r, mr_tx *tx, const letter *l, const mr_error *why)
-{
-    MR_TRY(mr__batch_advance(r->fence, tx, r->fence->expected));
-    return conclude(r, tx, l, why);
 }
 
 /* The handler runs between two transactions: at least once. */
@@ -262,7 +284,7 @@ static mr_error *one_detached(mr_replay *r, mr_session_fn open, void *user, lett
         r->detached = false; /* what is left may not run: say so in a transaction as others do */
         return one(r, open, user, l);
     }
-    MR_AUTO_ERROR why = NULL;
+    mr_error *why = NULL;
     mr_run run = run_of(r, l);
     size_t good = 0;
     if (l->found)
@@ -271,9 +293,8 @@ static mr_error *one_detached(mr_replay *r, mr_session_fn open, void *user, lett
     mr_fault fault = why == NULL ? MR_FAULT_RETRYABLE
                                  : mr__fault_of(why, true, atomic_load(r->fence->cancelled));
     if (fault == MR_FAULT_NOBODY || fault == MR_FAULT_HANDLER)
-        return mr__error_copy(why);
-    MR_TRY(begin(r, open, user, &tx));
-    return end(tx, write_outcome(r, tx, l, why));
+        return why;
+    return write_down(r, open, user, l, why);
 }
 
 void mr__replay_run(mr_replay *r, mr_session_fn open, void *user)
@@ -282,7 +303,8 @@ void mr__replay_run(mr_replay *r, mr_session_fn open, void *user)
     while (more && r->error == NULL) {
         letter l = {.found = false};
         r->error = r->detached ? one_detached(r, open, user, &l) : one(r, open, user, &l);
-        more = l.id[0] != '\0' && !atomic_load(r->fence->cancelled);
+        more = l.id[0] != '\0' && !atomic_load(r->fence->cancelled) &&
+               !(r->fence->recalled != NULL && atomic_load(r->fence->recalled));
         PQclear(l.rows);
     }
 }

@@ -90,11 +90,20 @@ mr_error *mr__run_check(const mr_run *run)
     return NULL;
 }
 
+bool mr__run_enough(const mr_run *run)
+{
+    if (run->recalled != NULL && atomic_load(run->recalled))
+        return true;
+    return run->clock != NULL && run->save_by > 0 && mr__clock_now(run->clock) >= run->save_by;
+}
+
 /* Without a transaction: what the functions did stays done, so the good ones are counted. */
 static mr_error *deliver_events(mr_handler *handler, const mr_run *run, size_t *good)
 {
     callback *c = (callback *)handler;
     for (*good = 0; *good < run->count; ++*good) {
+        if (*good > 0 && mr__run_enough(run))
+            break;
         MR_TRY(mr__run_check(run));
         MR_TRY(c->on_event(NULL, run->events[*good], c->user));
     }

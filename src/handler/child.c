@@ -104,12 +104,14 @@ static size_t write_some(mr_child *child, const char *bytes, size_t length)
     size_t total = 0;
     while (total < length && child->in >= 0) {
         ssize_t n = write_quietly(child->in, bytes + total, length - total);
-        if (n >= 0)
+        if (n >= 0) {
             total += (size_t)n;
-        else if (errno == EAGAIN)
+        } else if (errno == EAGAIN) {
             break;
-        else if (errno != EINTR)
+        } else if (errno != EINTR) {
+            child->unread = mr__child_unread(child);
             close_end(&child->in);
+        }
     }
     return total;
 }
@@ -167,9 +169,9 @@ mr_child_state mr__child_pump(mr_child *child, const char *bytes, size_t length,
 size_t mr__child_unread(const mr_child *child)
 {
     int count = 0;
-    if (child->in < 0 || ioctl(child->in, FIONREAD, &count) != 0 || count < 0)
-        return 0;
-    return (size_t)count;
+    if (child->in < 0)
+        return child->unread;
+    return ioctl(child->in, FIONREAD, &count) != 0 || count < 0 ? 0 : (size_t)count;
 }
 
 bool mr__child_line(mr_child *child, const char **line, size_t *length)

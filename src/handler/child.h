@@ -56,7 +56,8 @@ typedef enum mr_child_state { MR_CHILD_OPEN, MR_CHILD_ENDED, MR_CHILD_TOO_LONG }
 mr_child_state mr__child_pump(mr_child *child, const char *bytes, size_t length, int wait_ms,
                               size_t *written);
 bool mr__child_deaf(const mr_child *child); /* it has closed its stdin */
-/* Bytes that were written to it and that nobody has read yet; 0 when its stdin is closed. */
+/* Bytes that were written to it and that nobody has read; once it is found to have closed its
+ * stdin, those that it left there. */
 size_t mr__child_unread(const mr_child *child);
 /* The next whole line, without its newline; valid until the next call for this child. False when
  * there is none yet. */

@@ -13,6 +13,7 @@ struct mr_child {
     bool strange;     /* somebody else waited for it */
     int code, status; /* as waitid gives them, once it has ended */
     mr_buf lines;     /* read from stdout */
+    size_t unread;    /* bytes that were left in its stdin when that was found closed */
     size_t taken;     /* bytes of it that were given out */
     size_t searched;  /* bytes of it known to hold no further newline */
 

@@ -11,7 +11,7 @@
 /* The values of a line's known keys; text NULL = absent, or null. */
 typedef struct fields {
     mr_json ok, error, retry, fatal, position, sql, log, level;
-    mr_json id, snooze, requeue, entry; /* a job's */
+    mr_json id, snooze, requeue, entry, progress, text; /* a job's */
 } fields;
 
 static mr_error *wrong(const char *why)
@@ -55,10 +55,20 @@ static mr_json *field_of(fields *f, const char *key)
     const struct {
         const char *name;
         mr_json *field;
-    } known[] = {{"ok", &f->ok},         {"error", &f->error},       {"retry", &f->retry},
-                 {"fatal", &f->fatal},   {"position", &f->position}, {"sql", &f->sql},
-                 {"log", &f->log},       {"level", &f->level},       {"id", &f->id},
-                 {"snooze", &f->snooze}, {"requeue", &f->requeue},   {"entry", &f->entry}};
+    } known[] = {{"ok", &f->ok},
+                 {"error", &f->error},
+                 {"retry", &f->retry},
+                 {"fatal", &f->fatal},
+                 {"position", &f->position},
+                 {"sql", &f->sql},
+                 {"log", &f->log},
+                 {"level", &f->level},
+                 {"id", &f->id},
+                 {"snooze", &f->snooze},
+                 {"requeue", &f->requeue},
+                 {"entry", &f->entry},
+                 {"progress", &f->progress},
+                 {"text", &f->text}};
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (strcmp(known[i].name, key) == 0)
             return known[i].field;
@@ -255,8 +265,32 @@ static mr_error *take_back(const fields *f, mr_exec_answer *answer)
     return take_sql(f->sql, answer);
 }
 
+/* A line of its own, as "log" is. A fraction is as good as a whole number. */
+static mr_error *take_progress(const fields *f, mr_exec_answer *answer)
+{
+    char digits[32] = "";
+    if (f->ok.text != NULL || f->error.text != NULL || f->log.text != NULL ||
+        f->snooze.text != NULL || f->requeue.text != NULL)
+        return wrong("\"progress\" stands on a line of its own, not in an answer");
+    if (f->progress.length < sizeof(digits))
+        memcpy(digits, f->progress.text, f->progress.length);
+    char *end = digits;
+    double percent = strtod(digits, &end);
+    if (end == digits || *end != '\0' || !(percent >= 0 && percent <= 100))
+        return wrong("\"progress\" is not a number from 0 to 100");
+    answer->kind = MR_EXEC_PROGRESS;
+    answer->percent = (int)percent;
+    if (f->text.text == NULL)
+        return NULL;
+    MR_TRY(text_of(f->text, "\"text\"", &answer->text));
+    shorten(answer->text);
+    return NULL;
+}
+
 static mr_error *take_job_answer(const fields *f, mr_exec_answer *answer)
 {
+    if (f->progress.text != NULL)
+        return take_progress(f, answer);
     bool back = f->snooze.text != NULL || f->requeue.text != NULL;
     MR_TRY(back ? take_back(f, answer) : take_answer(f, answer));
     if (answer->kind == MR_EXEC_LOG)

@@ -33,8 +33,9 @@ typedef enum mr_exec_kind {
     MR_EXEC_OK,
     MR_EXEC_ERROR,
     MR_EXEC_LOG,
-    MR_EXEC_SNOOZE, /* this and the next: of jobs only */
-    MR_EXEC_REQUEUE
+    MR_EXEC_SNOOZE, /* this and what follows: of jobs only */
+    MR_EXEC_REQUEUE,
+    MR_EXEC_PROGRESS
 } mr_exec_kind;
 
 typedef struct mr_exec_sql {
@@ -45,7 +46,7 @@ typedef struct mr_exec_sql {
 
 typedef struct mr_exec_answer {
     mr_exec_kind kind;
-    char *text;        /* of an error or a log line, else NULL */
+    char *text;        /* of an error, a log line, progress (or NULL), else NULL */
     bool retry, fatal; /* of an error */
     mr_level level;    /* of a log line */
     bool placed;       /* it names the position it is for */
@@ -55,6 +56,7 @@ typedef struct mr_exec_answer {
     /* Of jobs only. */
     char *id;      /* the job it says that it is for; NULL = it does not say */
     int64_t delay; /* microseconds; of a snooze, a requeue */
+    int percent;   /* of progress */
     char *entry;   /* of a log line: what goes into the execution log, JSON text; NULL = nothing */
 } mr_exec_answer;
 

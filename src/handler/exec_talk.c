@@ -32,11 +32,14 @@ typedef struct conversation {
     mr_child *child;
     mr_buf out;                  /* lines on their way */
     size_t sent;                 /* bytes of `out` that were written */
+    size_t given;                /* bytes written in all */
     size_t made, told, answered; /* events: made into lines, written whole, answered */
     size_t window, good;
+    bool enough;         /* detached: what was answered is to be saved first */
     mr_answers *answers; /* NULL: detached */
     size_t kept;         /* bytes of answers with sql */
     int64_t deaf_since;  /* when its stdin was found closed, 0 = it is open */
+    bool gone;           /* it was found dead; what it wrote before may still be there */
     char what[64];       /* what asked() names */
     mr_error *refusal;   /* what the child says of event `good`; what follows is only counted */
 } conversation;
@@ -60,8 +63,10 @@ static mr_exec_due asked(conversation *c)
 static mr_error *died(conversation *c)
 {
     mr_exec_due event = asked(c);
-    /* Until one has ever answered, starting it is what does not work, whatever the event. */
-    return mr__exec_died(&event, mr__pool_praised(c->pool) ? MR_E_HANDLER : MR_E_IO);
+    /* Until one has ever answered, starting it is what does not work, whatever the event. So it is
+     * later when this one has not read a byte: a release that broke the program, say. */
+    bool begun = mr__pool_praised(c->pool) && c->given > mr__child_unread(c->child);
+    return mr__exec_died(&event, begun ? MR_E_HANDLER : MR_E_IO);
 }
 
 static mr_error *too_late(conversation *c)
@@ -128,6 +133,7 @@ static void count_told(conversation *c, size_t written)
 {
     if (written == 0)
         return;
+    c->given += written;
     const char *p = c->out.data + c->sent, *end = p + written;
     while (p < end && (p = memchr(p, '\n', (size_t)(end - p))) != NULL) {
         c->told++;
@@ -192,6 +198,7 @@ static void take_answer(conversation *c, mr_exec_answer *answer)
     }
     if (c->good++ == 0)
         mr__pool_praise(c->pool);
+    c->enough = c->answers == NULL && mr__run_enough(c->run);
 }
 
 static mr_error *take_line(conversation *c, const char *line, size_t length)
@@ -222,7 +229,8 @@ static mr_error *take_line(conversation *c, const char *line, size_t length)
 
 static bool finished(const conversation *c)
 {
-    return c->refusal == NULL ? c->answered == c->run->count : c->answered == c->made;
+    bool all = c->refusal == NULL && !c->enough;
+    return c->answered == (all ? c->run->count : c->made);
 }
 
 static mr_error *take_lines(conversation *c)
@@ -236,10 +244,19 @@ static mr_error *take_lines(conversation *c)
 
 /* ---- The conversation ---------------------------------------------------------------------- */
 
+/* A process that the child started may hold its stdout open for longer than the child lives. Asked
+ * when nothing moved; true the second time, when all that it wrote has been read. */
+static bool left_behind(conversation *c)
+{
+    bool before = c->gone;
+    c->gone = mr__child_await(c->child, 0);
+    return before && c->gone;
+}
+
 static mr_error *step(conversation *c)
 {
     MR_TRY(make_lines(c));
-    size_t written = 0;
+    size_t written = 0, answered = c->answered, pending = mr__child_pending(c->child);
     const char *bytes = c->out.data == NULL ? NULL : c->out.data + c->sent;
     mr_child_state state =
         mr__child_pump(c->child, bytes, c->out.length - c->sent, LOOK_EVERY, &written);
@@ -247,7 +264,8 @@ static mr_error *step(conversation *c)
     MR_TRY(take_lines(c));
     if (finished(c))
         return NULL;
-    if (state == MR_CHILD_ENDED)
+    bool still = written == 0 && c->answered == answered && mr__child_pending(c->child) == pending;
+    if (state == MR_CHILD_ENDED || (still && left_behind(c)))
         return died(c);
     mr_exec_due event = asked(c);
     if (state == MR_CHILD_TOO_LONG)

@@ -21,6 +21,9 @@ typedef struct mr_run {
     int64_t deadline;     /* on `clock`: the handler must be done by then */
     const mr_clock *clock;
     const atomic_bool *cancelled; /* true: give up soon */
+    /* Without a transaction: when to come back with what is done, see mr__run_enough. */
+    int64_t save_by;             /* on `clock`; 0 = whenever */
+    const atomic_bool *recalled; /* true: at once; NULL = never */
     mr_logger *logger;
 } mr_run;
 
@@ -44,7 +47,8 @@ struct mr_handler {
                        size_t good);
     void (*forget)(mr_answers *answers); /* accepts NULL */
     /* Handles the batch with no transaction at all, for detached consumers. The first `*good`
-     * events are handled, on failure too. Every event has its payload. */
+     * events are handled, on failure too; fewer than all without an error when mr__run_enough said
+     * so. Every event has its payload. */
     mr_error *(*deliver)(mr_handler *handler, const mr_run *run, size_t *good);
     /* Asks the server whether the handler's text makes sense, and whatever else can be checked. */
     mr_error *(*check)(mr_handler *handler, PGconn *conn);
@@ -56,6 +60,9 @@ struct mr_handler {
 
 /* Between two events of a batch without a transaction: whether to go on. */
 mr_error *mr__run_check(const mr_run *run) MR_MUST_CHECK;
+/* Whether to begin no further event: what is done is due to be saved, or somebody wants it back.
+ * Asked after at least one was handled. */
+bool mr__run_enough(const mr_run *run);
 
 mr_error *mr__handler_event(mr_event_fn function, void *user, mr_handler **out) MR_MUST_CHECK;
 mr_error *mr__handler_batch(mr_batch_fn function, void *user, mr_handler **out) MR_MUST_CHECK;

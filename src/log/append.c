@@ -3,9 +3,9 @@
 #include "log/append.h"
 
 #include "base/text.h"
+#include "pg/array.h"
 #include "pg/conn.h"
 
-#include <endian.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,21 +104,14 @@ static mr_error *explain(mr_error *error)
     return error;
 }
 
-static int64_t get_int8(const PGresult *rows, int row, int column)
-{
-    uint64_t wire;
-    memcpy(&wire, PQgetvalue(rows, row, column), sizeof(wire));
-    return (int64_t)be64toh(wire);
-}
-
 static mr_error *take_positions(const PGresult *rows, mr_draft *draft)
 {
     if (rows == NULL || (size_t)PQntuples(rows) != draft->event_count)
         return mr__error(MR_E_INTERNAL, "the append gave %d positions for %zu events",
                          rows == NULL ? 0 : PQntuples(rows), draft->event_count);
     for (size_t i = 0; i < draft->event_count; i++) {
-        draft->events[i].position = get_int8(rows, (int)i, 0);
-        draft->events[i].version = get_int8(rows, (int)i, 1);
+        draft->events[i].position = mr__binary_int8(rows, (int)i, 0);
+        draft->events[i].version = mr__binary_int8(rows, (int)i, 1);
     }
     return NULL;
 }

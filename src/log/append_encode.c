@@ -1,23 +1,9 @@
 /* A draft as binary arrays: lengths instead of escapes, so a payload is copied and nothing else. */
 #include "log/append.h"
 
-#include <arpa/inet.h>
-#include <endian.h>
-#include <limits.h>
-#include <string.h>
+#include "pg/array.h"
 
-enum {
-    OID_BYTEA = 17,
-    OID_INT8 = 20,
-    OID_INT4 = 23,
-    OID_TEXT = 25,
-    OID_BYTEA_ARRAY = 1001,
-    OID_INT4_ARRAY = 1007,
-    OID_TEXT_ARRAY = 1009,
-    OID_INT8_ARRAY = 1016,
-    OID_UUID = 2950,
-    OID_UUID_ARRAY = 2951
-};
+#include <limits.h>
 
 /* The parameters' places; sql/log_functions/append_events.sql has the same order. */
 enum {
@@ -36,50 +22,18 @@ enum {
 };
 _Static_assert(P_TEXTS + MR_DRAFT_TEXTS == MR_APPEND_PARAMS, "every parameter has its place");
 
-static void put_int4(mr_buf *buf, int32_t value)
-{
-    uint32_t wire = htonl((uint32_t)value);
-    mr__buf_add(buf, &wire, sizeof(wire));
-}
-
-static void put_int8(mr_buf *buf, int64_t value)
-{
-    uint64_t wire = htobe64((uint64_t)value);
-    mr__buf_add(buf, &wire, sizeof(wire));
-}
-
-static void item_int4(mr_buf *buf, int32_t value)
-{
-    put_int4(buf, sizeof(value));
-    put_int4(buf, value);
-}
-
-static void item_int8(mr_buf *buf, int64_t value)
-{
-    put_int4(buf, sizeof(value));
-    put_int8(buf, value);
-}
-
 static void item_slice(mr_buf *buf, const mr_draft *draft, mr_slice slice)
 {
-    if (slice.offset == MR_SLICE_NULL) {
-        put_int4(buf, -1);
-        return;
-    }
-    put_int4(buf, (int32_t)slice.length);
-    mr__buf_add(buf, mr__draft_bytes(draft, slice), slice.length);
+    if (slice.offset == MR_SLICE_NULL)
+        mr__array_null(buf);
+    else
+        mr__array_bytes(buf, mr__draft_bytes(draft, slice), slice.length);
 }
 
-/* Dimensions, may hold NULLs, element type, length, lower bound. */
 static void array_begin(mr_append_params *p, int param, Oid array, Oid element, size_t count)
 {
     p->types[param] = array;
-    mr_buf *buf = &p->data[param];
-    put_int4(buf, 1);
-    put_int4(buf, 1);
-    put_int4(buf, (int32_t)element);
-    put_int4(buf, (int32_t)count);
-    put_int4(buf, 1);
+    mr__array_begin(&p->data[param], element, count);
 }
 
 static void encode_streams(mr_draft *draft, mr_append_params *p)
@@ -89,41 +43,40 @@ static void encode_streams(mr_draft *draft, mr_append_params *p)
         if (draft->streams[i].count > 0)
             draft->streams[i].sent = ++used;
     size_t count = (size_t)used;
-    array_begin(p, P_STREAM_TYPES, OID_TEXT_ARRAY, OID_TEXT, count);
-    array_begin(p, P_STREAM_IDS, OID_TEXT_ARRAY, OID_TEXT, count);
-    array_begin(p, P_EXPECTED, OID_INT8_ARRAY, OID_INT8, count);
-    array_begin(p, P_COUNTS, OID_INT8_ARRAY, OID_INT8, count);
+    array_begin(p, P_STREAM_TYPES, MR_OID_TEXT_ARRAY, MR_OID_TEXT, count);
+    array_begin(p, P_STREAM_IDS, MR_OID_TEXT_ARRAY, MR_OID_TEXT, count);
+    array_begin(p, P_EXPECTED, MR_OID_INT8_ARRAY, MR_OID_INT8, count);
+    array_begin(p, P_COUNTS, MR_OID_INT8_ARRAY, MR_OID_INT8, count);
     for (size_t i = 0; i < draft->stream_count; i++) {
         const mr_draft_stream_row *row = &draft->streams[i];
         if (row->count == 0)
             continue; /* named without events: nothing to reserve */
         item_slice(&p->data[P_STREAM_TYPES], draft, row->type);
         item_slice(&p->data[P_STREAM_IDS], draft, row->id);
-        item_int8(&p->data[P_EXPECTED], row->expected);
-        item_int8(&p->data[P_COUNTS], row->count);
+        mr__array_int8(&p->data[P_EXPECTED], row->expected);
+        mr__array_int8(&p->data[P_COUNTS], row->count);
     }
 }
 
 static void encode_events(const mr_draft *draft, mr_append_params *p)
 {
     size_t count = draft->event_count;
-    array_begin(p, P_EV_STREAM, OID_INT4_ARRAY, OID_INT4, count);
-    array_begin(p, P_EV_SEQ, OID_INT4_ARRAY, OID_INT4, count);
-    array_begin(p, P_EVENT_TYPES, OID_TEXT_ARRAY, OID_TEXT, count);
-    array_begin(p, P_PAYLOADS, OID_BYTEA_ARRAY, OID_BYTEA, count);
-    array_begin(p, P_EVENT_IDS, OID_UUID_ARRAY, OID_UUID, count);
-    array_begin(p, P_EVENT_VERSIONS, OID_INT4_ARRAY, OID_INT4, count);
+    array_begin(p, P_EV_STREAM, MR_OID_INT4_ARRAY, MR_OID_INT4, count);
+    array_begin(p, P_EV_SEQ, MR_OID_INT4_ARRAY, MR_OID_INT4, count);
+    array_begin(p, P_EVENT_TYPES, MR_OID_TEXT_ARRAY, MR_OID_TEXT, count);
+    array_begin(p, P_PAYLOADS, MR_OID_BYTEA_ARRAY, MR_OID_BYTEA, count);
+    array_begin(p, P_EVENT_IDS, MR_OID_UUID_ARRAY, MR_OID_UUID, count);
+    array_begin(p, P_EVENT_VERSIONS, MR_OID_INT4_ARRAY, MR_OID_INT4, count);
     for (int k = 0; k < MR_DRAFT_TEXTS; k++)
-        array_begin(p, P_TEXTS + k, OID_TEXT_ARRAY, OID_TEXT, count);
+        array_begin(p, P_TEXTS + k, MR_OID_TEXT_ARRAY, MR_OID_TEXT, count);
     for (size_t i = 0; i < count; i++) {
         const mr_draft_event_row *row = &draft->events[i];
-        item_int4(&p->data[P_EV_STREAM], draft->streams[row->stream].sent);
-        item_int4(&p->data[P_EV_SEQ], row->seq);
+        mr__array_int4(&p->data[P_EV_STREAM], draft->streams[row->stream].sent);
+        mr__array_int4(&p->data[P_EV_SEQ], row->seq);
         item_slice(&p->data[P_EVENT_TYPES], draft, row->type);
         item_slice(&p->data[P_PAYLOADS], draft, row->payload);
-        put_int4(&p->data[P_EVENT_IDS], sizeof(row->event_id));
-        mr__buf_add(&p->data[P_EVENT_IDS], row->event_id, sizeof(row->event_id));
-        item_int4(&p->data[P_EVENT_VERSIONS], row->event_version);
+        mr__array_bytes(&p->data[P_EVENT_IDS], row->event_id, sizeof(row->event_id));
+        mr__array_int4(&p->data[P_EVENT_VERSIONS], row->event_version);
         for (int k = 0; k < MR_DRAFT_TEXTS; k++)
             item_slice(&p->data[P_TEXTS + k], draft, row->text[k]);
     }
@@ -132,7 +85,7 @@ static void encode_events(const mr_draft *draft, mr_append_params *p)
 mr_error *mr__append_encode(const mr_log_shape *shape, mr_draft *draft, mr_append_params *params)
 {
     *params = (mr_append_params){0};
-    params->types[P_LOG] = OID_TEXT;
+    params->types[P_LOG] = MR_OID_TEXT;
     mr__qname_quote(&params->data[P_LOG], &shape->table);
     encode_streams(draft, params);
     encode_events(draft, params);

@@ -5,12 +5,6 @@
 #include "base/buf.h"
 #include "base/error.h"
 
-/* A piece of the draft's bytes; offset MR_SLICE_NULL stands for SQL NULL. */
-typedef struct mr_slice {
-    size_t offset, length;
-} mr_slice;
-#define MR_SLICE_NULL SIZE_MAX
-
 typedef struct mr_draft_stream_row {
     mr_slice type, id;
     uint64_t hash;

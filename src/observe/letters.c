@@ -160,7 +160,8 @@ static mr_error *reasons(const wait *w, PGresult **rows)
         " AND n.heartbeat_at > pg_catalog.clock_timestamp() - $2::interval"
         /* Workers may register a partitioned consumer by its own name or by its slots'. */
         " AND (p.name = ANY(n.consumers) OR"
-        " regexp_replace(p.name, '#[0-9]+/[0-9]+$', '') = ANY(n.consumers)))"
+        " regexp_replace(p.name, '#[0-9]+/[0-9]+$', '') = ANY(n.consumers)"
+        " OR n.info->'locks' ? p.name))"
         " THEN 'no worker that is alive can run consumer ' || p.name"
         " WHEN k.paused THEN 'consumer ' || p.name || ' is paused' END AS why"
         " FROM (SELECT DISTINCT l.consumer_name AS name FROM %s l"

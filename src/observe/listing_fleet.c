@@ -16,7 +16,8 @@ void mr__list_workers(mr_buf *sql, const mr_names *names)
                       " (SELECT count(*) FROM (SELECT unnest(w.consumers)"
                       " UNION SELECT jsonb_array_elements_text(w.locks)) u)::int4 AS can_run,"
                       " (w.info->>'connections')::int8 AS connections,"
-                      " (w.info->>'events')::int8 AS events FROM worker w ORDER BY w.worker_id");
+                      " (w.info->>'events')::int8 AS events,"
+                      " to_jsonb(w.queues) AS queues FROM worker w ORDER BY w.worker_id");
 }
 
 void mr__list_consumers(mr_buf *sql, const mr_names *names, const mr_log_shape *shape)

@@ -21,6 +21,12 @@
     X(JOBS_LATE, "jobs_late", "outcomes that came too late and changed nothing")                   \
     X(JOBS_LOST, "jobs_lost", "running jobs that turned out to be another worker's")               \
     X(JOBS_RESET, "jobs_reset", "stalled jobs put back, or failed, by this worker")                \
+    X(JOBS_IN_LINE, "jobs_in_line",                                                                \
+      "jobs of the built-in table that could be claimed at the last housekeeping, up to 10000; 0 " \
+      "where another worker does it")                                                              \
+    X(JOBS_DEAD, "jobs_dead", "dead letters of the built-in table, likewise")                      \
+    X(JOBS_OLDEST, "jobs_oldest_ms", "how long the first of those in line had waited, likewise")   \
+    X(KEYS_SWEPT, "keys_swept", "keys whose next job came into line only by the sweep")            \
     X(ROUND_TRIPS, "batch_round_trips", "waits for the server in batches")                         \
     X(LOG_READS, "log_reads", "reads of the log")                                                  \
     X(LOG_ROWS, "log_rows_read", "rows those reads fetched")                                       \

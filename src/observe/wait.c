@@ -23,6 +23,7 @@ typedef struct waiter {
     const char *name;
     int64_t position;
     mr_buf sql;
+    int slots;
     int64_t first, lowest; /* at the first and the last look; -1: not all slots have begun */
 } waiter;
 
@@ -132,6 +133,7 @@ static mr_error *look(waiter *w, bool *reached)
     MR_AUTO_RESULT rows = NULL;
     MR_TRY(mr__list_query(w->conn, &w->sql, 2, values, &rows));
     int count = PQntuples(rows);
+    w->slots = count;
     w->lowest = complete(w, rows) ? strtoll(PQgetvalue(rows, 0, POSITION), NULL, 10) : -1;
     *reached = w->position == 0 || w->lowest >= w->position;
     for (int row = 0; row < count && w->position > 0; row++)
@@ -142,6 +144,57 @@ static mr_error *look(waiter *w, bool *reached)
             strtoll(PQgetvalue(rows, row, POSITION), NULL, 10) < w->position)
             return paused(w, rows, row);
     return NULL;
+}
+
+/* ---- Passed over --------------------------------------------------------------------------- */
+
+/* What people decided about a position, the last word of each slot: skipped, its dead letter
+ * dropped, jumped over by a reset; or ("again") a reset from beyond it to before it, so that it was
+ * handled after all. */
+static void put_passed(mr_buf *sql, const mr_names *names)
+{
+    mr__buf_puts(sql, "SELECT last.consumer_name, last.word, last.actor,"
+                      " date_trunc('second', last.created_at), last.reason FROM (SELECT DISTINCT ON"
+                      " (a.consumer_name) a.consumer_name, a.actor, a.created_at, a.reason,"
+                      " CASE WHEN a.action = 'skip' THEN 'skipped'"
+                      " WHEN a.action = 'drop' THEN 'dropped from the dead letters'"
+                      " WHEN (a.detail->>'to')::int8 >= $2::int8 THEN 'passed over by a reset'"
+                      " ELSE 'again' END AS word FROM ");
+    mr__ident_quote(sql, names->schema);
+    mr__buf_puts(sql, ".consumer_parts($1::text) AS p(name) JOIN ");
+    mr__qname_quote(sql, &names->table[MR_TABLE_AUDIT]);
+    mr__buf_puts(sql, " a ON a.consumer_name = p.name WHERE (a.action IN ('skip', 'drop')"
+                      " AND (a.detail->>'position')::int8 = $2::int8) OR (a.action = 'reset'"
+                      " AND $2::int8 > least((a.detail->>'from')::int8, (a.detail->>'to')::int8)"
+                      " AND $2::int8 <= greatest((a.detail->>'from')::int8,"
+                      " (a.detail->>'to')::int8))"
+                      " ORDER BY a.consumer_name, a.id DESC) last WHERE last.word <> 'again'"
+                      " ORDER BY last.word = 'passed over by a reset', last.consumer_name");
+}
+
+/* The checkpoint is beyond it: but was it applied? A skip and a drop name its slot; a reset jumped
+ * over it for certain when all slots were reset. */
+static mr_error *check_applied(const waiter *w)
+{
+    enum { PART, WORD, ACTOR, AT, WHY };
+    char position[24];
+    (void)snprintf(position, sizeof(position), "%" PRId64, w->position);
+    const char *const values[] = {w->name, position};
+    MR_AUTO_BUF sql = {0};
+    put_passed(&sql, w->input->names);
+    MR_AUTO_RESULT rows = NULL;
+    MR_TRY(mr__list_query(w->conn, &sql, 2, values, &rows));
+    if (PQntuples(rows) == 0)
+        return NULL;
+    const char *word = PQgetvalue(rows, 0, WORD), *actor = PQgetvalue(rows, 0, ACTOR),
+               *why = PQgetvalue(rows, 0, WHY);
+    if (word[0] == 'p' && PQntuples(rows) < w->slots)
+        return NULL;
+    return mr__error(MR_E_STATE,
+                     "consumer %s is beyond position %" PRId64 " without having applied it: it was "
+                     "%s%s%s at %s%s%s",
+                     PQgetvalue(rows, 0, PART), w->position, word, actor[0] == '\0' ? "" : " by ",
+                     actor, PQgetvalue(rows, 0, AT), why[0] == '\0' ? "" : ": ", why);
 }
 
 /* ---- In vain ------------------------------------------------------------------------------- */
@@ -235,7 +288,7 @@ static mr_error *wait_for(waiter *w, int64_t timeout_ms)
         pause_for(pause < left ? pause : left);
         MR_TRY(look(w, &reached));
     }
-    return NULL;
+    return w->position == 0 ? NULL : check_applied(w);
 }
 
 mr_error *mr__consumer_wait(PGconn *conn, const mr_list_input *input, const char *name,
