@@ -34,6 +34,7 @@ void mr_job_filter_free(mr_job_filter *filter)
     free(filter->error);
     free(filter->before);
     free(filter->after);
+    free(filter->key);
     free(filter);
 }
 
@@ -92,8 +93,9 @@ static mr_error *set_text(char **slot, const char *value)
 
 mr_error *mr_job_filter_add(mr_job_filter *filter, const char *field, const char *value)
 {
-    static const char *const names[] = {"id", "state", "error", "before", "after", "limit"};
-    enum { ID, STATE, ERROR, BEFORE, AFTER, LIMIT, FIELDS };
+    static const char *const names[] = {"id",    "state", "error", "before",
+                                        "after", "limit", "key",   "archived"};
+    enum { ID, STATE, ERROR, BEFORE, AFTER, LIMIT, KEY, ARCHIVED, FIELDS };
     int which = 0;
     while (which < FIELDS && strcmp(names[which], field) != 0)
         which++;
@@ -115,8 +117,14 @@ mr_error *mr_job_filter_add(mr_job_filter *filter, const char *field, const char
         return add_states(filter, value);
     case LIMIT:
         return set_limit(filter, value);
+    case ARCHIVED:
+        filter->open = strcmp(value, "false") == 0;
+        if (filter->open || strcmp(value, "true") == 0)
+            return NULL;
+        return mr__error(MR_E_USAGE, "archived: '%.80s' is neither true nor false", value);
     default:
         return set_text(which == ERROR    ? &filter->error
+                        : which == KEY    ? &filter->key
                         : which == BEFORE ? &filter->before
                                           : &filter->after,
                         value);
@@ -127,5 +135,5 @@ bool mr__job_filter_empty(const mr_job_filter *filter)
 {
     return filter == NULL ||
            (filter->id_count == 0 && filter->states == 0 && filter->error == NULL &&
-            filter->before == NULL && filter->after == NULL);
+            filter->before == NULL && filter->after == NULL && filter->key == NULL);
 }

@@ -83,6 +83,13 @@ static void take_log(talk *t)
     mr__exec_answer_free(line);
 }
 
+/* As with the log: that it is lost fails no job. */
+static void take_progress(talk *t)
+{
+    mr_error_free(mr_job_progress(t->job, t->answer.percent, t->answer.text));
+    mr__exec_answer_free(&t->answer);
+}
+
 static mr_error *take_line(talk *t, const char *line, size_t length)
 {
     mr_error *why = mr__exec_line_job_answer(line, length, &t->answer);
@@ -91,6 +98,10 @@ static mr_error *take_line(talk *t, const char *line, size_t length)
         return mr__exec_bad_line(&job, why, line, length);
     if (t->answer.kind == MR_EXEC_LOG) {
         take_log(t);
+        return NULL;
+    }
+    if (t->answer.kind == MR_EXEC_PROGRESS) {
+        take_progress(t);
         return NULL;
     }
     if (t->answer.id != NULL && strcmp(t->answer.id, t->job->row.id) != 0)

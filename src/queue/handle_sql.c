@@ -88,7 +88,7 @@ static mr_error *handle(mr_job_handler *handler, mr_job *job)
 /* ---- Checking ------------------------------------------------------------------------------ */
 
 /* The values' types, as a claim would give them. */
-static mr_error *describe(const sql_handler *h, PGconn *conn, Oid *types)
+static mr_error *ask_types(const sql_handler *h, PGconn *conn, Oid *types)
 {
     const char *claim = mr__queue_text(h->store, MR_QUEUE_CLAIM_ALL);
     MR_AUTO_RESULT parsed = PQprepare(conn, "", claim, 0, NULL);
@@ -99,6 +99,21 @@ static mr_error *describe(const sql_handler *h, PGconn *conn, Oid *types)
     for (int i = 0; i < h->text.count; i++)
         types[i] = readable(PQftype(described, first + h->text.params[i]));
     return NULL;
+}
+
+/* In one transaction: a pooler may ask another server for the description than it gave the
+ * statement to. */
+static mr_error *describe(const sql_handler *h, PGconn *conn, Oid *types)
+{
+    bool own = PQtransactionStatus(conn) == PQTRANS_IDLE;
+    if (own)
+        MR_TRY(mr__pg_query(conn, NULL, "BEGIN", 0, NULL));
+    mr_error *error = ask_types(h, conn, types);
+    mr_error *ended = own ? mr__pg_query(conn, NULL, "ROLLBACK", 0, NULL) : NULL;
+    if (error == NULL)
+        return ended;
+    mr_error_free(ended);
+    return error;
 }
 
 static mr_error *check(mr_job_handler *handler, PGconn *conn)

@@ -102,6 +102,16 @@ mr_error *mr__job_session(mr_job *job)
 
 mr_error *mr_job_tx(mr_job *job, mr_tx **tx)
 {
+    if (job->shared != NULL) {
+        if (!job->used) {
+            job->used = true; /* also when the mark fails for what an earlier job queued */
+            mr__tx_tag(job->shared, job->place);
+            MR_TRY(mr__tx_mark(job->shared));
+            MR_TRY(mr__job_limit(job));
+        }
+        *tx = job->shared;
+        return NULL;
+    }
     if (job->decided)
         return mr__error(MR_E_STATE, "job %s has its outcome, so no transaction can carry it",
                          job->row.id);
@@ -111,6 +121,7 @@ mr_error *mr_job_tx(mr_job *job, mr_tx **tx)
             return mr_error_new(MR_E_TIMEOUT, true, "max_runtime of the job has passed");
         MR_TRY(mr__job_session(job));
         MR_TRY(mr__job_noted(job, mr__tx_begin(job->session, job->deadline, &job->tx)));
+        mr__tx_watch(job->tx, &job->stop); /* a statement that runs is canceled, too */
         mr__tx_tag(job->tx, 0);
     }
     *tx = job->tx;
@@ -119,24 +130,31 @@ mr_error *mr_job_tx(mr_job *job, mr_tx **tx)
 
 /* ---- Running it ---------------------------------------------------------------------------- */
 
-static mr_error *handle(mr_job *job)
+mr_error *mr__job_handle(mr_job *job)
 {
-    if (job->hooks.before != NULL)
-        MR_TRY(job->hooks.before(job, job->hooks.user));
-    return job->handler->handle(job->handler, job);
+    mr_error *error = job->hooks.before == NULL ? NULL : job->hooks.before(job, job->hooks.user);
+    if (error == NULL)
+        error = job->handler->handle(job->handler, job);
+    mr__job_watch_end(job);
+    return error;
+}
+
+void mr__job_begin(mr_job *job)
+{
+    job->began = mr__clock_now(job->clock);
+    job->deadline = job->max_runtime < 0 || job->max_runtime > INT64_MAX - job->began
+                        ? INT64_MAX
+                        : job->began + job->max_runtime;
 }
 
 void mr__job_run(mr_job *job, mr_job_session_fn open, void *user)
 {
     job->open = open;
     job->open_user = user;
-    job->began = mr__clock_now(job->clock);
-    job->deadline = job->max_runtime < 0 || job->max_runtime > INT64_MAX - job->began
-                        ? INT64_MAX
-                        : job->began + job->max_runtime;
+    mr__job_begin(job);
     bool begun = atomic_load(&job->stop) == MR_STOP_NONE;
     mr_error *error =
-        begun ? handle(job)
+        begun ? mr__job_handle(job)
               : mr_error_new(MR_E_CANCELLED, true, "the job was told to stop before it began");
     error = mr__job_decide(job, error);
     if (begun && job->hooks.after != NULL)
@@ -149,6 +167,7 @@ void mr__job_run(mr_job *job, mr_job_session_fn open, void *user)
 
 void mr__job_clear(mr_job *job)
 {
+    free(mr__job_word_take(job));
     mr__job_notes_drop(job);
     free(job->message);
     job->message = NULL;

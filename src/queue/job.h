@@ -55,6 +55,14 @@ typedef struct mr_job_note {
     char *entry;
 } mr_job_note;
 
+/* What a handler said last of how far it is. */
+typedef struct mr_job_word {
+    int percent;
+    bool has_text;
+    char text[];
+} mr_job_word;
+typedef struct mr_job_watch mr_job_watch;
+
 /* What the public handle is. */
 struct mr_job {
     /* What it is; borrowed but for `jobs`, which is referenced. */
@@ -68,12 +76,22 @@ struct mr_job {
     const mr_clock *clock;
     int64_t max_runtime; /* microseconds; -1 = none */
     /* While it runs. */
-    atomic_int stop;  /* mr_job_stop */
-    int64_t began;    /* clock microseconds; set when it begins */
-    int64_t deadline; /* by max_runtime; INT64_MAX = none */
+    atomic_int stop;             /* mr_job_stop */
+    atomic_bool committing;      /* its transaction ends with the outcome, perhaps by now */
+    int64_t began;               /* clock microseconds; set when it begins */
+    int64_t deadline;            /* by max_runtime; INT64_MAX = none */
+    _Atomic(mr_job_word *) word; /* not written yet; any thread's */
+    mr_job_watch *watch;         /* who is to hear that it should give up */
     mr_job_session_fn open;
     void *open_user;
     mr_tx *tx; /* NULL until the handler asked for it */
+    /* mode: transaction. The one that took it and will finish it, with others; its place among
+     * them, which is also the tag of its statements. */
+    mr_tx *shared;
+    int place;
+    bool used;    /* it has a mark in the shared transaction */
+    bool checked; /* constraints that are put off to the commit are checked with each job */
+    bool ran;
     bool requeue, snooze;
     int64_t delay;  /* microseconds */
     bool blameless; /* the handler's error has nothing to do with the job: no child starts, say */
@@ -98,6 +116,12 @@ struct mr_job {
  * is for the caller to write. A job that was told to stop before it began is not handled at all,
  * and no hook is called. */
 void mr__job_run(mr_job *job, mr_job_session_fn open, void *user);
+/* mode: transaction. Runs jobs that `tx` has taken, one after the other, each behind a mark of its
+ * own once it writes: what one of them did wrong is undone by itself, and those after it whose
+ * statements went with it are run again. Sets the outcomes; the caller queues them and commits. The
+ * error is nobody's: the transaction cannot go on. */
+mr_error *mr__jobs_run_shared(mr_tx *tx, mr_job *jobs, size_t count, mr_job_session_fn open,
+                              void *user) MR_MUST_CHECK;
 /* Frees what it holds, not itself. */
 void mr__job_clear(mr_job *job);
 /* The text for a job that ran too long. */
@@ -105,16 +129,27 @@ void mr__job_overrun(const mr_job *job, mr_buf *out);
 
 /* ---- Between the files of a job ------------------------------------------------------------ */
 
-bool mr__job_late(const mr_job *job); /* max_runtime has passed */
+bool mr__job_late(const mr_job *job);                /* max_runtime has passed */
+void mr__job_begin(mr_job *job);                     /* from here on its time runs */
+mr_error *mr__job_handle(mr_job *job) MR_MUST_CHECK; /* the hook before it, and the handler */
+/* What the handler said last of its progress, the caller's: free(). NULL = nothing new. */
+mr_job_word *mr__job_word_take(mr_job *job);
+/* Nobody is told to give up any more. */
+void mr__job_watch_end(mr_job *job);
 /* It belongs to another worker; the first reason counts. */
 void mr__job_lost(mr_job *job);
 /* Makes job->session usable. */
 mr_error *mr__job_session(mr_job *job) MR_MUST_CHECK;
 /* Notes that the session failed when that is what the error says; returns it. */
 mr_error *mr__job_noted(mr_job *job, mr_error *error) MR_MUST_CHECK;
+/* mode: transaction: the server ends its statements after max_runtime. Queued. */
+mr_error *mr__job_limit(mr_job *job) MR_MUST_CHECK;
 /* Takes what the handler returned, ends the transaction, sets the outcome. Returns the job's error
  * as it is in the end, the caller's. */
 mr_error *mr__job_decide(mr_job *job, mr_error *error) MR_MUST_CHECK;
+/* The same for a job that shares its transaction: what became of it so far. Takes the error; `own`:
+ * it is the handler's, no statement failed. */
+void mr__job_judge(mr_job *job, mr_error *error, bool own);
 /* Queues the notes in the transaction that carries the outcome. */
 mr_error *mr__job_notes_queue(mr_job *job, mr_tx *tx) MR_MUST_CHECK;
 /* Writes the notes in a transaction of their own; what cannot be written is logged. */

@@ -66,6 +66,7 @@ static ending give_up(mr_job *job, mr_error *error)
 static ending commit(mr_job *job)
 {
     mr__tx_tag(job->tx, TAG_OUTCOME);
+    atomic_store(&job->committing, true);
     mr_error *error = mr__job_notes_queue(job, job->tx);
     if (error == NULL)
         error = mr__queue_finish_with(job->tx, job->store, job->worker, &job->outcome, 1);
@@ -95,11 +96,32 @@ static mr_error *unwanted(const mr_job *job)
     return NULL;
 }
 
+/* The session only knows that it was told to stop; the job knows why. */
+static mr_error *why_stopped(const mr_job *job, mr_error *error)
+{
+    mr_code code = mr_error_code(error);
+    if (code != MR_E_CANCELLED && code != MR_E_TIMEOUT)
+        return error;
+    mr_error *why = unwanted(job);
+    if (why == NULL && code == MR_E_TIMEOUT) {
+        MR_AUTO_BUF text = {0};
+        mr__job_overrun(job, &text);
+        why = mr_error_new(MR_E_TIMEOUT, true, "%s", mr__buf_text(&text));
+    }
+    if (why == NULL)
+        return error;
+    mr_error_free(error);
+    return why;
+}
+
 static ending end_transaction(mr_job *job, mr_error *error)
 {
     if (error == NULL)
         error = unwanted(job);
-    return error == NULL ? commit(job) : give_up(job, error);
+    ending e = error == NULL ? commit(job) : give_up(job, error);
+    if (!e.own)
+        e.error = why_stopped(job, e.error);
+    return e;
 }
 
 /* ---- The outcome --------------------------------------------------------------------------- */
@@ -170,6 +192,17 @@ static void reset_outcome(mr_job *job)
                                          : MR_OUTCOME_COMPLETE;
     job->outcome =
         (mr_outcome){.id = job->row.id, .fence = job->row.fence, .kind = kind, .delay = job->delay};
+}
+
+void mr__job_judge(mr_job *job, mr_error *error, bool own)
+{
+    reset_outcome(job);
+    if (error == NULL)
+        error = unwanted(job);
+    ending e = {.error = error, .own = own};
+    if (error != NULL)
+        blame(job, &e);
+    mr_error_free(error);
 }
 
 mr_error *mr__job_decide(mr_job *job, mr_error *error)

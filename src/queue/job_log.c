@@ -133,9 +133,18 @@ void mr__job_notes_drop(mr_job *job)
 
 /* ---- The calls ----------------------------------------------------------------------------- */
 
+static mr_error *check_mode(const mr_job *job)
+{
+    if (job->shared == NULL)
+        return NULL;
+    return mr__error(MR_E_STATE, "with mode: transaction job %s keeps no execution log",
+                     job->row.id);
+}
+
 mr_error *mr_job_log(mr_job *job, const char *entry, int *index)
 {
     MR_TRY(check_entry(entry));
+    MR_TRY(check_mode(job));
     int place = job->log_length + 1;
     if (job->tx != NULL)
         MR_TRY(keep(job, 0, entry));
@@ -150,6 +159,7 @@ mr_error *mr_job_log(mr_job *job, const char *entry, int *index)
 mr_error *mr_job_log_update(mr_job *job, int index, const char *entry)
 {
     MR_TRY(check_entry(entry));
+    MR_TRY(check_mode(job));
     if (index < 1 || (job->tx != NULL && index > job->log_length))
         return mr__error(MR_E_USAGE, "the execution log of job %s of queue %s has no entry %d",
                          job->row.id, mr_job_queue(job), index);

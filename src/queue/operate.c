@@ -117,6 +117,14 @@ static mr_error *run(PGconn *conn, writing *w, PGresult **rows)
     return explain(w, mr__queue_run((mr_queue_on){.conn = conn}, &w->call, rows));
 }
 
+static mr_error *check_filter(const mr_queue_store *store, const mr_job_filter *filter)
+{
+    if (filter == NULL || filter->key == NULL)
+        return NULL;
+    return mr__error(MR_E_USAGE, "queue %s lies on a table of its own, whose jobs have no keys",
+                     store->mapping.queue);
+}
+
 /* ---- List and show --------------------------------------------------------------------------- */
 
 #define SHOWN                                                                                      \
@@ -133,6 +141,7 @@ static mr_error *run(PGconn *conn, writing *w, PGresult **rows)
 mr_error *mr__jobs_list(PGconn *conn, const mr_queue_store *store, const mr_job_filter *filter,
                         PGresult **rows)
 {
+    MR_TRY(check_filter(store, filter));
     AUTO_WRITING w = {.source = mr__queue_source(store)};
     MR_TRY(put(&w, SHOWN " FROM {table} WHERE true"));
     MR_TRY(put_filter(&w, filter, 0));
@@ -252,18 +261,19 @@ static unsigned usual_states(const mr_job_order *order)
     case MR_JOB_CALL_OFF:
         return MR_IN_QUEUED | MR_IN_ERRORED | MR_IN_PROCESSING;
     case MR_JOB_REQUEUE:
+    case MR_JOB_DROP: /* not of this kind of table */
     default:
         return MR_IN_QUEUED | MR_IN_ERRORED | MR_IN_FAILED | MR_IN_CANCELED;
     }
 }
 
-static mr_error *check_order(const mr_queue_store *store, const mr_job_order *order)
+mr_error *mr__job_order_check(const char *queue, const mr_job_order *order)
 {
-    static const char *const verbs[] = {"retry", "cancel", "requeue"};
+    static const char *const verbs[] = {"retry", "cancel", "requeue", "drop"};
     if (!order->all && mr__job_filter_empty(order->filter))
         return mr__error(MR_E_USAGE,
-                         "say which jobs of queue %s to %s, or that all of them are meant",
-                         store->mapping.queue, verbs[order->action]);
+                         "say which jobs of queue %s to %s, or that all of them are meant", queue,
+                         verbs[order->action]);
     if (order->delay < 0 || order->delay > 3650 * DAY_MS * 1000)
         return mr__error(MR_E_USAGE, "the delay must be 0 to 10 years");
     if (order->reason != NULL && !mr__text_utf8(order->reason, strlen(order->reason)))
@@ -331,7 +341,8 @@ static mr_error *write_order(writing *w, const mr_job_order *order)
 mr_error *mr__jobs_operate(PGconn *conn, const mr_queue_store *store, const mr_job_order *order,
                            PGresult **rows)
 {
-    MR_TRY(check_order(store, order));
+    MR_TRY(mr__job_order_check(store->mapping.queue, order));
+    MR_TRY(check_filter(store, order->filter));
     AUTO_WRITING w = {.source = mr__queue_source(store)};
     MR_TRY(write_order(&w, order));
     return run(conn, &w, rows);

@@ -14,6 +14,8 @@ struct mr_job_filter {
     size_t id_count;
     unsigned states; /* MR_IN_…; 0 does not restrict */
     char *error, *before, *after;
+    char *key;     /* of the built-in table alone */
+    bool open;     /* the same: not what is in its archive */
     int64_t limit; /* 0 = the call's own */
 };
 
@@ -27,14 +29,20 @@ mr_error *mr__jobs_list(PGconn *conn, const mr_queue_store *store, const mr_job_
 mr_error *mr__jobs_show(PGconn *conn, const mr_queue_store *store, const char *id,
                         PGresult **rows) MR_MUST_CHECK;
 
-typedef enum mr_job_action { MR_JOB_RETRY, MR_JOB_CALL_OFF, MR_JOB_REQUEUE } mr_job_action;
+typedef enum mr_job_action {
+    MR_JOB_RETRY,
+    MR_JOB_CALL_OFF,
+    MR_JOB_REQUEUE,
+    MR_JOB_DROP
+} mr_job_action;
 
 typedef struct mr_job_order {
     mr_job_action action;
     const mr_job_filter *filter;
     bool all;            /* an empty filter is meant */
     bool reset_counters; /* RETRY, REQUEUE */
-    const char *reason;  /* CALL_OFF; NULL = none */
+    const char *actor;   /* built-in: for the audit; NULL = unknown */
+    const char *reason;  /* CALL_OFF, and built-in: for the audit; NULL = none */
     const char *at;      /* REQUEUE: a timestamptz; NULL = `delay` from now */
     int64_t delay;       /* microseconds; 0 = at once */
 } mr_job_order;
@@ -52,6 +60,9 @@ void mr__queue_summary_broken(const char *queue, const char *table, const char *
                               mr_buf *out);
 
 /* ---- Between these files ---- */
+
+/* What can be said against an order without the database. */
+mr_error *mr__job_order_check(const char *queue, const mr_job_order *order) MR_MUST_CHECK;
 
 mr_queue_source mr__queue_source(const mr_queue_store *store);
 

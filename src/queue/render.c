@@ -139,7 +139,7 @@ static void put_order(const mr_queue_shape *shape, mr_buf *out)
     mr__ident_quote(out, mr__mapping_actual(shape->mapping, MR_JOB_ID));
 }
 
-static void put_reset_message(const mr_queue_policy *policy, mr_buf *out)
+void mr__queue_put_reset_message(const mr_queue_policy *policy, mr_buf *out)
 {
     MR_AUTO_BUF text = {0};
     if (policy->reset_failure_message != NULL)
@@ -188,7 +188,7 @@ static bool put_plain(const mr_queue_source *source, const char *word, mr_buf *o
     else if (strcmp(word, "candidates") == 0)
         mr__buf_printf(out, "%d", policy->candidates);
     else if (strcmp(word, "reset_message") == 0)
-        put_reset_message(policy, out);
+        mr__queue_put_reset_message(policy, out);
     else if (strcmp(word, "logs_empty") == 0)
         mr__buf_printf(out, shape->logs_filled ? "ARRAY[]::%s" : "NULL",
                        shape->type[MR_JOB_EXECUTION_LOGS]);

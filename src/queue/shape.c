@@ -183,6 +183,16 @@ static void take_column(mr_queue_shape *shape, const mr_relation_info *table, in
         shape->logs_filled = PQgetvalue(table->columns, found, MR_REL_NOT_NULL)[0] == 't';
 }
 
+/* One column cannot be two of a queue's. */
+static void check_twice(const mr_mapping *mapping, mr_job_column column, mr_buf *problems)
+{
+    const char *name = mr__mapping_actual(mapping, column);
+    for (int i = 0; i < (int)column; i++)
+        if (strcmp(name, mr__mapping_actual(mapping, (mr_job_column)i)) == 0)
+            say(problems, "`columns:` names '%s' for both %s and %s; each needs one of its own",
+                name, mr__job_column_name((mr_job_column)i), mr__job_column_name(column));
+}
+
 static mr_error *check_columns(PGconn *conn, mr_queue_shape *shape, const mr_relation_info *table,
                                mr_buf *problems)
 {
@@ -195,6 +205,7 @@ static mr_error *check_columns(PGconn *conn, mr_queue_shape *shape, const mr_rel
                 missing_column(shape, table, column, problems);
             continue;
         }
+        check_twice(shape->mapping, column, problems);
         take_column(shape, table, found, column);
         MR_TRY(check_type(conn, shape, table, found, column, problems));
         if (mr__job_column_cleared(column) &&
@@ -247,8 +258,18 @@ static mr_error *keep_view_columns(mr_queue_shape *shape, const mr_relation_info
     return NULL;
 }
 
-static void check_view_columns(const mr_queue_shape *shape, const mr_relation_info *view,
-                               mr_buf *problems)
+/* Values of the two are compared, and a time with a zone is not one without. */
+static bool comparable(const char *a, const char *b)
+{
+    static const mr_family alike[] = {MR_FAMILY_TEXT, MR_FAMILY_NUMBER};
+    for (size_t i = 0; i < sizeof(alike) / sizeof(alike[0]); i++)
+        if (one_of(a, family_types[alike[i]]) && one_of(b, family_types[alike[i]]))
+            return true;
+    return strcmp(a, b) == 0;
+}
+
+static void check_view_columns(const mr_queue_shape *shape, const mr_relation_info *table,
+                               const mr_relation_info *view, mr_buf *problems)
 {
     /* What decides whether a row can be claimed, and who it is. */
     static const mr_job_column wanted[] = {MR_JOB_ID, MR_JOB_STATE, MR_JOB_QUEUED_AT,
@@ -256,23 +277,31 @@ static void check_view_columns(const mr_queue_shape *shape, const mr_relation_in
     char name[2 * MR_IDENT_MAX + 2];
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
         const char *column = mr__mapping_actual(shape->mapping, wanted[i]);
-        if (mr__relation_find(view, column) < 0)
+        int seen = mr__relation_find(view, column), own = mr__relation_find(table, column);
+        if (seen < 0)
             say(problems,
                 "the view %s lacks the column '%s' (%s of the table), by which its rows are found; "
                 "add it to the view",
                 shown(&shape->view, name), column, mr__job_column_name(wanted[i]));
+        else if (own >= 0 && !comparable(PQgetvalue(view->columns, seen, MR_REL_BASE),
+                                         PQgetvalue(table->columns, own, MR_REL_BASE)))
+            say(problems,
+                "the view %s shows the column '%s' as %s, in the table it is %s; show it as it is, "
+                "and what you make of it under another name",
+                shown(&shape->view, name), column, PQgetvalue(view->columns, seen, MR_REL_TYPE),
+                PQgetvalue(table->columns, own, MR_REL_TYPE));
     }
 }
 
-/* Columns that a claim itself changes say nothing about where the next one should start. */
-static bool changed_by_claim(const mr_mapping *mapping, const char *column)
+bool mr__queue_shape_changed(const mr_queue_shape *shape, const char *column)
 {
     static const mr_job_column changed[] = {MR_JOB_STATE,           MR_JOB_STARTED_AT,
                                             MR_JOB_FINISHED_AT,     MR_JOB_LAST_HEARTBEAT_AT,
                                             MR_JOB_WORKER_HOSTNAME, MR_JOB_FAILURE_MESSAGE,
-                                            MR_JOB_GENERATION};
+                                            MR_JOB_EXECUTION_LOGS,  MR_JOB_GENERATION};
     for (size_t i = 0; i < sizeof(changed) / sizeof(changed[0]); i++)
-        if (strcmp(column, mr__mapping_actual(mapping, changed[i])) == 0)
+        if (shape->has[changed[i]] &&
+            strcmp(column, mr__mapping_actual(shape->mapping, changed[i])) == 0)
             return true;
     return false;
 }
@@ -316,7 +345,8 @@ static void read_order(mr_queue_shape *shape, const mr_relation_info *table,
         return;
     for (int i = 0; i < order.count; i++) {
         int found = mr__relation_find(view, order.column[i]);
-        if (found < 0 || changed_by_claim(shape->mapping, order.column[i]))
+        /* What a claim itself changes says nothing about where the next one should start. */
+        if (found < 0 || mr__queue_shape_changed(shape, order.column[i]))
             return;
         (void)snprintf(shape->order_type[i], MR_QUEUE_TYPE_MAX, "%s",
                        PQgetvalue(view->columns, found, MR_REL_TYPE));
@@ -364,7 +394,7 @@ static mr_error *read_shape(PGconn *conn, mr_queue_shape *shape)
     MR_TRY(check_columns(conn, shape, &table, &problems));
     check_fence(shape, &problems, &notes);
     if (!shape->direct)
-        check_view_columns(shape, &view, &problems);
+        check_view_columns(shape, &table, &view, &problems);
     MR_TRY(keep_view_columns(shape, &view));
     MR_TRY(verdict(mapping, &problems));
     read_order(shape, &table, &view, shape->direct ? mapping->table.alias : mapping->view.alias);

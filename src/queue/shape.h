@@ -32,6 +32,8 @@ typedef struct mr_queue_shape {
 mr_error *mr__queue_shape_read(PGconn *conn, const mr_mapping *mapping,
                                mr_queue_shape *out) MR_MUST_CHECK;
 void mr__queue_shape_free(mr_queue_shape *shape);
+/* Whether a claim changes the table's column of this name. */
+bool mr__queue_shape_changed(const mr_queue_shape *shape, const char *column);
 
 /* ---- Between the files that read a shape ------------------------------------------------------
  */

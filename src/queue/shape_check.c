@@ -162,25 +162,38 @@ static mr_error *try_expression(PGconn *conn, const mr_queue_shape *shape, const
     return NULL;
 }
 
+/* One expression. In parentheses, as the statements have it, and without: `a) OR (b` is none, but
+ * would be taken for one in the first form and leave the parentheses' guard in the statements. */
+static mr_error *try_both(PGconn *conn, const mr_queue_shape *shape, const char *what,
+                          const char *expression, bool condition, mr_buf *problems)
+{
+    size_t before = problems->length;
+    for (int bare = 0; bare < 2 && problems->length == before; bare++) {
+        MR_AUTO_BUF text = {0};
+        mr__buf_printf(&text, "%s%s\n%s\n%s", condition ? " WHERE " : "", bare ? "" : "(",
+                       expression, bare ? "" : ")");
+        const char *tried = mr__buf_text(&text);
+        MR_TRY(try_expression(conn, shape, what, condition ? "1" : tried, condition ? tried : "",
+                              problems));
+    }
+    return NULL;
+}
+
 mr_error *mr__queue_shape_expressions(PGconn *conn, const mr_queue_shape *shape, mr_buf *problems)
 {
     const mr_mapping *mapping = shape->mapping;
-    MR_AUTO_BUF text = {0};
-    if (mapping->condition[0] != '\0') {
-        mr__buf_printf(&text, " WHERE (\n%s\n)", mapping->condition);
-        MR_TRY(try_expression(conn, shape, "condition", "1", mr__buf_text(&text), problems));
-    }
+    if (mapping->condition[0] != '\0')
+        MR_TRY(try_both(conn, shape, "condition", mapping->condition, true, problems));
     if (mapping->order[0] != '\0') {
-        mr__buf_clear(&text);
-        mr__buf_printf(&text, " ORDER BY\n%s\n", mapping->order);
+        MR_AUTO_BUF text = {0};
+        mr__buf_printf(&text, " ORDER BY\n%s\n LIMIT 1", mapping->order); /* it has no own one */
         MR_TRY(try_expression(conn, shape, "order", "1", mr__buf_text(&text), problems));
     }
     for (size_t i = 0; i < mapping->value_count; i++) {
-        mr__buf_clear(&text);
-        mr__buf_printf(&text, "(\n%s\n)", mapping->values[i].expression);
         MR_AUTO_BUF what = {0};
         mr__buf_printf(&what, "values: %s", mapping->values[i].name);
-        MR_TRY(try_expression(conn, shape, mr__buf_text(&what), mr__buf_text(&text), "", problems));
+        MR_TRY(try_both(conn, shape, mr__buf_text(&what), mapping->values[i].expression, false,
+                        problems));
     }
     return NULL;
 }

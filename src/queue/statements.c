@@ -1,5 +1,5 @@
 /* The statements of a queue that take, give or look at more than one row. Pure. */
-#include "queue/statements.h"
+#include "queue/builtin.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,11 @@ mr_queue_policy mr__queue_policy_default(void)
                              .max_resets = 3,
                              .reset_failure_message = NULL,
                              .reset_batch = 500,
-                             .candidates = 50};
+                             .candidates = 50,
+                             .retry_base = 1000000,
+                             .retry_most = 3600 * INT64_C(1000000),
+                             .max_running = -1,
+                             .keep = true};
 }
 
 /* Many outcomes, each under its own fence. In the ids' order, as the heartbeat takes its locks, so
@@ -176,7 +180,8 @@ static mr_error *render(const mr_queue_source *source, int statement, mr_buf *ou
         return source->shape->order.count == 0
                    ? NULL
                    : mr__queue_render_claim(source, MR_SCAN_MARK, NULL, 0, out);
-    MR_TRY(mr__queue_expand(source, templates[statement], out));
+    if (templates[statement] != NULL)
+        MR_TRY(mr__queue_expand(source, templates[statement], out));
     if (statement != MR_QUEUE_WAIT)
         return NULL;
     if (source->policy->retry_after > 0)
@@ -201,7 +206,10 @@ mr_error *mr__queue_sql_render(const mr_queue_source *source, mr_queue_sql *out)
             return error;
         }
     }
-    return NULL;
+    mr_error *error = source->policy->builtin ? mr__builtin_render(source, out) : NULL;
+    if (error != NULL)
+        mr__queue_sql_free(out);
+    return error;
 }
 
 void mr__queue_sql_free(mr_queue_sql *sql)

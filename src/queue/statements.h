@@ -19,6 +19,12 @@ typedef struct mr_queue_policy {
     const char *reset_failure_message; /* NULL = a text that says why */
     int reset_batch;                   /* at most so many a statement */
     int candidates;                    /* through a view: at least so many rows are looked at */
+    /* Of the built-in table alone; see sql/functions/claim_jobs.sql and finish_jobs.sql. */
+    bool builtin;
+    int64_t retry_base, retry_most; /* the wait before a retry: doubles, with jitter */
+    int64_t max_running;            /* over the fleet; -1 = no limit */
+    bool hold;                      /* a dead letter keeps its key */
+    bool keep;                      /* finished jobs go to the archive */
 } mr_queue_policy;
 
 /* The reference's usual settings. */
@@ -32,12 +38,17 @@ typedef enum mr_queue_statement {
                            */
     MR_QUEUE_FINISH_OR_FAIL, /* the same; raises MR010 unless every row was changed */
     MR_QUEUE_HEARTBEAT,      /* ids, fences, worker -> n, cancel, stamped */
-    MR_QUEUE_RESET,          /* -> id, state, age */
+    MR_QUEUE_RESET,          /* -> id, state, age; built-in: see sql/functions/reset_jobs.sql */
     MR_QUEUE_LOG_ADD,        /* id, fence or NULL, worker, entry -> length */
     MR_QUEUE_LOG_SET,        /* id, fence or NULL, worker, entry, index -> changed, length */
     MR_QUEUE_COUNT,          /* states -> state, count */
     MR_QUEUE_EXISTS,         /* states -> bool */
     MR_QUEUE_WAIT,           /* -> longest wait, microseconds */
+    /* Of the built-in table alone. A claim has one more parameter there: owned buckets. */
+    MR_QUEUE_TAKE_ALL,     /* as the claims; the rows are locked, not changed */
+    MR_QUEUE_TAKE_MARK,    /* the same, from the key on */
+    MR_QUEUE_FINISH_TAKEN, /* as FINISH; fails unless every row was changed */
+    MR_QUEUE_PROMOTE,      /* keys -> those to ask about again */
     MR_QUEUE_STATEMENT_COUNT
 } mr_queue_statement;
 
@@ -89,6 +100,8 @@ mr_error *mr__queue_expand(const mr_queue_source *source, const char *template,
                            mr_buf *out) MR_MUST_CHECK;
 /* "expression AS name, …": what a handler gets, over the view's columns. */
 void mr__queue_put_values(const mr_queue_shape *shape, mr_buf *out);
+/* The text that a job fails with when it was reset too often, as a literal. */
+void mr__queue_put_reset_message(const mr_queue_policy *policy, mr_buf *out);
 /* Appends a condition with its $1, $2 … moved up by `shift`; `count` says how many there may be. */
 mr_error *mr__condition_shift(const mr_condition *condition, int shift, mr_buf *out) MR_MUST_CHECK;
 mr_error *mr__queue_render_claim(const mr_queue_source *source, mr_scan scan,

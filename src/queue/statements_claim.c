@@ -196,18 +196,14 @@ static const char view_return[] = " FROM mr_locked AS mr_l WHERE {t.id} = mr_l.m
                                   " AND {t.id} = ANY (ARRAY(SELECT mr_id FROM mr_locked))"
                                   " RETURNING {t.id} AS mr_id, {fence} AS mr_fence, mr_l.mr_rank";
 
-/* The view's row as it is after the claim: what the table and the view call by the same name is the
- * table's new value. */
+/* The view's row as it is after the claim: what the claim changed is the table's new value, where
+ * the view calls it by the table's name. The rest is as the view shows it. */
 static void view_row(const mr_queue_shape *shape, mr_buf *out)
 {
     mr__buf_puts(out, " FROM (SELECT mr_n.mr_id, mr_n.mr_fence, mr_c.mr_rank");
     for (size_t i = 0; i < shape->view_column_count; i++) {
         const char *name = shape->view_columns[i];
-        bool own = false;
-        for (int k = 0; k < MR_JOB_COLUMN_COUNT; k++)
-            own = own || (shape->has[k] &&
-                          strcmp(name, mr__mapping_actual(shape->mapping, (mr_job_column)k)) == 0);
-        mr__buf_puts(out, own ? ", mr_n." : ", mr_c.");
+        mr__buf_puts(out, mr__queue_shape_changed(shape, name) ? ", mr_n." : ", mr_c.");
         mr__ident_quote(out, name);
     }
     mr__buf_puts(out, " FROM mr_claimed AS mr_n"
@@ -218,10 +214,11 @@ static void view_row(const mr_queue_shape *shape, mr_buf *out)
 static void view_columns(const mr_queue_shape *shape, mr_buf *out)
 {
     for (int k = 0; k < MR_JOB_COLUMN_COUNT; k++) {
-        if (!shape->has[k])
+        const char *name = mr__mapping_actual(shape->mapping, (mr_job_column)k);
+        if (!mr__queue_shape_changed(shape, name))
             continue;
         mr__buf_puts(out, ", \"mr_t\".");
-        mr__ident_quote(out, mr__mapping_actual(shape->mapping, (mr_job_column)k));
+        mr__ident_quote(out, name);
     }
     mr__buf_puts(out, ") SELECT mr_id::text, mr_fence, ");
     put_beyond(shape, out);

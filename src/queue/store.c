@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BUILTIN_KEYS = 2 }; /* what its claims go on from: marks and floor of sql/functions */
+
 /* ---- Opening --------------------------------------------------------------------------------- */
 
 static mr_queue_source source_of(const mr_queue_store *store)
@@ -38,9 +40,22 @@ static mr_error *open_store(PGconn *conn, mr_queue_store *store, const mr_mappin
     }
     if (mapping->table.name.name[0] == '\0')
         return mr__error(MR_E_CONFIG, "queue %s: name its table with `table:`", mapping->queue);
-    MR_TRY(mr__queue_shape_read(conn, mapping, &store->shape));
+    mr_error *error = mr__queue_shape_read(conn, mapping, &store->shape);
+    if (error != NULL && store->policy.builtin && mr_error_code(error) == MR_E_CONFIG) {
+        mr_error_free(error);
+        error = mr__error(MR_E_SCHEMA,
+                          "queue %s: Millrace's table of jobs is not as it should be; "
+                          "run: millrace schema apply",
+                          mapping->queue);
+    }
+    MR_TRY(error);
     mr_queue_source source = source_of(store);
-    return mr__queue_sql_render(&source, &store->sql);
+    MR_TRY(mr__queue_sql_render(&source, &store->sql));
+    if (store->policy.builtin) {
+        store->shape.order.count = BUILTIN_KEYS;
+        store->shape.notes[0] = '\0'; /* its indexes are our own business */
+    }
+    return NULL;
 }
 
 static void free_store(mr_queue_store *store)
@@ -149,12 +164,19 @@ mr_error *mr__queue_claim_call(const mr_queue_store *store, const mr_claim *clai
     out->values[0] = mr__buf_text(&out->text[0]);
     out->values[1] = claim->worker;
     out->count = 2;
+    if (claim->condition_count > 0 && store->policy.builtin)
+        return mr__error(MR_E_USAGE, "claims of the built-in table take no further conditions");
     const char *const none[MR_ORDER_KEYS] = {0};
     MR_TRY(put_values(out, store->shape.order.count,
                       mark == NULL ? none : (const char *const *)mark->key));
+    if (store->policy.builtin)
+        MR_TRY(put_values(out, 1, &claim->buckets));
     if (claim->condition_count > 0)
         return own_claim(store, claim, scan, out);
-    out->sql = store->sql.text[scan == MR_SCAN_MARK ? MR_QUEUE_CLAIM_MARK : MR_QUEUE_CLAIM_ALL];
+    if (claim->take)
+        out->sql = store->sql.text[scan == MR_SCAN_MARK ? MR_QUEUE_TAKE_MARK : MR_QUEUE_TAKE_ALL];
+    else
+        out->sql = store->sql.text[scan == MR_SCAN_MARK ? MR_QUEUE_CLAIM_MARK : MR_QUEUE_CLAIM_ALL];
     return NULL;
 }
 
@@ -165,6 +187,10 @@ static void tell_last(const mr_queue_store *store, const PGresult *rows, mr_mark
     int last = news->got - 1;
     if (last < 0)
         return;
+    /* The built-in table says it once, in one of the first rows. */
+    if (store->policy.builtin)
+        for (last = 0; last < news->got - 1 && PQgetisnull(rows, last, MR_CLAIM_KEYS) != 0;)
+            last++;
     news->beyond = PQgetvalue(rows, last, MR_CLAIM_BEYOND)[0] == 't';
     for (int i = 0; i < store->shape.order.count; i++)
         news->last[i] = PQgetisnull(rows, last, MR_CLAIM_KEYS + i) != 0

@@ -58,8 +58,11 @@ typedef struct mr_claim {
     int count; /* at most so many */
     const char
         *worker; /* goes into worker_hostname; without lease_generation it is half the fence */
-    const mr_condition *conditions; /* all must hold */
+    const mr_condition *conditions; /* all must hold; none for the built-in table */
     size_t condition_count;
+    /* Of the built-in table alone. */
+    const char *buckets; /* an int[] of those whose keys are preferred; NULL = all are alike */
+    bool take;           /* in a transaction: the rows are only locked */
 } mr_claim;
 
 /* `mark` may be NULL: then every look is from the beginning. Never waits for a locked row. */
@@ -137,6 +140,10 @@ mr_error *mr__queue_finish_take(const PGresult *rows, mr_outcome *outcomes, size
 mr_error *mr__queue_finish_with(mr_tx *tx, const mr_queue_store *store, const char *worker,
                                 const mr_outcome *outcomes, size_t count) MR_MUST_CHECK;
 
+/* Queues, in the transaction that took them, what became of jobs of the built-in table. */
+mr_error *mr__queue_finish_taken(mr_tx *tx, const mr_queue_store *store, const char *worker,
+                                 const mr_outcome *outcomes, size_t count) MR_MUST_CHECK;
+
 /* ---- Heartbeats ------------------------------------------------------------------------------ */
 
 typedef enum mr_beat_state {
@@ -167,7 +174,15 @@ typedef struct mr_reset {
     const char *id;
     const char *state; /* queued = reset; failed = too often; canceled = was asked for */
     int64_t age;       /* of its last heartbeat, microseconds */
+    const char *key;   /* built-in: of a job that is in order with others; else NULL */
 } mr_reset;
+
+/* Where the resetter of the built-in table goes on: what it learned at its last look. */
+typedef struct mr_reset_care {
+    char *lowest;  /* fence; NULL = none yet */
+    char *missing; /* workers, a text[]; NULL = none */
+} mr_reset_care;
+void mr__reset_care_clear(mr_reset_care *care);
 
 typedef struct mr_resets {
     mr_reset *rows;
@@ -178,9 +193,11 @@ typedef struct mr_resets {
 
 mr_error *mr__queue_reset(mr_queue_on on, const mr_queue_store *store, mr_mark *mark,
                           mr_resets *out) MR_MUST_CHECK;
+mr_error *mr__queue_reset_call(const mr_queue_store *store, const mr_reset_care *care,
+                               mr_queue_call *out) MR_MUST_CHECK;
 /* Takes `rows`. */
 mr_error *mr__queue_reset_take(const mr_queue_store *store, PGresult *rows, mr_mark *mark,
-                               mr_resets *out) MR_MUST_CHECK;
+                               mr_reset_care *care, mr_resets *out) MR_MUST_CHECK;
 void mr__resets_free(mr_resets *resets);
 
 /* ---- Execution log --------------------------------------------------------------------------- */

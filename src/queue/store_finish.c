@@ -35,20 +35,26 @@ static mr_error *nonsense(void)
 /* ---- Outcomes -------------------------------------------------------------------------------- */
 
 /* $1 ids, $2 fences, $3 worker, $4 kinds, $5 messages, $6 times, $7 delays. */
-static mr_error *fill_finish(const char *worker, const mr_outcome *outcomes, size_t count,
-                             mr_queue_call *call)
+static mr_error *fill_finish(const mr_queue_store *store, const char *worker,
+                             const mr_outcome *outcomes, size_t count, mr_queue_call *call)
 {
+    /* The built-in table has a short way for those that all went well. */
+    bool plain = store->policy.builtin;
+    for (size_t i = 0; i < count && plain; i++)
+        plain = outcomes[i].kind == MR_OUTCOME_COMPLETE;
     for (size_t i = 0; i < count; i++) {
         const mr_outcome *o = &outcomes[i];
         bool first = i == 0;
         mr__array_add(&call->text[0], first, o->id);
         mr__array_add_number(&call->text[1], first, o->fence);
+        if (plain)
+            continue;
         mr__array_add(&call->text[3], first, kinds[o->kind]);
         mr__array_add(&call->text[4], first, o->message);
         mr__array_add(&call->text[5], first, o->at);
         mr__array_add_number(&call->text[6], first, o->delay);
     }
-    MR_TRY(mr__queue_call_arrays(call, 0, 6));
+    MR_TRY(mr__queue_call_arrays(call, 0, plain ? 1 : 6));
     call->values[2] = worker;
     call->count = 7;
     return NULL;
@@ -59,7 +65,7 @@ mr_error *mr__queue_finish_call(const mr_queue_store *store, const char *worker,
                                 mr_queue_call *out)
 {
     out->sql = store->sql.text[free_only ? MR_QUEUE_FINISH_FREE : MR_QUEUE_FINISH];
-    return fill_finish(worker, outcomes, count, out);
+    return fill_finish(store, worker, outcomes, count, out);
 }
 
 mr_error *mr__queue_finish_take(const PGresult *rows, mr_outcome *outcomes, size_t count,
@@ -70,6 +76,15 @@ mr_error *mr__queue_finish_take(const PGresult *rows, mr_outcome *outcomes, size
         outcomes[i].locked = false;
     }
     bool back = false;
+    /* The built-in table's short answer: all of them. */
+    if (PQntuples(rows) == 1 && strcmp(PQgetvalue(rows, 0, 0), "0") == 0) {
+        for (size_t i = 0; i < count; i++)
+            (void)snprintf(outcomes[i].became, sizeof(outcomes[i].became), "%s",
+                           PQgetvalue(rows, 0, 1));
+        if (late != NULL)
+            *late = 0;
+        return NULL;
+    }
     for (int row = 0; row < PQntuples(rows); row++) {
         size_t place = 0;
         if (!place_of(rows, row, count, &place))
@@ -122,8 +137,16 @@ mr_error *mr__queue_finish_with(mr_tx *tx, const mr_queue_store *store, const ch
     if (count == 0)
         return NULL;
     MR_AUTO_CALL call = {0};
-    MR_TRY(fill_finish(worker, outcomes, count, &call));
+    MR_TRY(fill_finish(store, worker, outcomes, count, &call));
     return mr_tx_exec(tx, store->sql.text[MR_QUEUE_FINISH_OR_FAIL], call.count, call.values);
+}
+
+mr_error *mr__queue_finish_taken(mr_tx *tx, const mr_queue_store *store, const char *worker,
+                                 const mr_outcome *outcomes, size_t count)
+{
+    MR_AUTO_CALL call = {0};
+    MR_TRY(fill_finish(store, worker, outcomes, count, &call));
+    return mr_tx_exec(tx, store->sql.text[MR_QUEUE_FINISH_TAKEN], call.count, call.values);
 }
 
 /* ---- Heartbeats ------------------------------------------------------------------------------ */
@@ -170,46 +193,4 @@ mr_error *mr__queue_heartbeat(mr_queue_on on, const mr_queue_store *store, const
     MR_AUTO_RESULT rows = NULL;
     MR_TRY(mr__queue_run(on, &call, &rows));
     return mr__queue_heartbeat_take(rows, beats, count);
-}
-
-/* ---- The resetter ---------------------------------------------------------------------------- */
-
-mr_error *mr__queue_reset_take(const mr_queue_store *store, PGresult *rows, mr_mark *mark,
-                               mr_resets *out)
-{
-    MR_AUTO_RESULT mine = rows;
-    size_t count = (size_t)PQntuples(rows);
-    mr_resets resets = {.count = count,
-                        .more = count >= (size_t)store->policy.reset_batch,
-                        .rows = calloc(count + 1, sizeof(mr_reset))};
-    if (resets.rows == NULL)
-        return mr__error_nomem();
-    for (size_t i = 0; i < count; i++) {
-        mr_reset *reset = &resets.rows[i];
-        reset->id = PQgetvalue(rows, (int)i, 0);
-        reset->state = PQgetvalue(rows, (int)i, 1);
-        (void)mr__text_int(PQgetvalue(rows, (int)i, 2), &reset->age);
-    }
-    if (mark != NULL && count > 0)
-        mr__mark_stir(mark);
-    resets.result = mine;
-    mine = NULL;
-    *out = resets;
-    return NULL;
-}
-
-mr_error *mr__queue_reset(mr_queue_on on, const mr_queue_store *store, mr_mark *mark,
-                          mr_resets *out)
-{
-    MR_AUTO_CALL call = {.sql = store->sql.text[MR_QUEUE_RESET]};
-    PGresult *rows = NULL;
-    MR_TRY(mr__queue_run(on, &call, &rows));
-    return mr__queue_reset_take(store, rows, mark, out);
-}
-
-void mr__resets_free(mr_resets *resets)
-{
-    free(resets->rows);
-    PQclear(resets->result);
-    *resets = (mr_resets){0};
 }
