@@ -286,7 +286,7 @@ MR_API int mr_dequeue_count(const mr_dequeue *ask); /* jobs that would be claime
 /* Claims fewer. */
 MR_API void mr_dequeue_limit(mr_dequeue *ask, int count);
 /* A condition over the view's columns with $1, $2 … for `count` text values: SQL of the program's
- * own, never from data. */
+ * own, never from data. Refused for queues of the built-in table. */
 MR_API mr_error *mr_dequeue_where(mr_dequeue *ask, const char *condition, int count,
                                   const char *const *values) MR_MUST_CHECK;
 
@@ -298,7 +298,8 @@ MR_API const char *mr_job_value(const mr_job *job, const char *name);
 MR_API size_t mr_job_value_count(const mr_job *job);
 MR_API const char *mr_job_value_name(const mr_job *job, size_t index);
 /* True once the handler should give up: somebody canceled the job, it belongs to another worker,
- * max_runtime has passed, or the worker was told to stop at once. Any thread. */
+ * max_runtime has passed, or the worker was told to stop at once. Any thread. Statements of the
+ * job's transaction are cancelled by then, too. */
 MR_API bool mr_job_cancelled(const mr_job *job);
 /* A transaction that commits together with the job's outcome, or not at all: effects written
  * through it are exactly once. Begun at the first call; the same one afterwards. */
@@ -314,9 +315,102 @@ MR_API mr_error *mr_job_log(mr_job *job, const char *entry, int *index) MR_MUST_
 /* Replaces the entry at `index`. */
 MR_API mr_error *mr_job_log_update(mr_job *job, int index, const char *entry) MR_MUST_CHECK;
 
+/* How far the job is, 0 to 100, with a text for people (NULL: as it was). Costs no round trip: the
+ * worker writes the last one about once a second, while the job runs, where 'millrace jobs' shows
+ * it. Only the built-in table has a place for it, and not in mode: transaction; elsewhere it is
+ * forgotten. Any thread. */
+MR_API mr_error *mr_job_progress(mr_job *job, int percent, const char *text) MR_MUST_CHECK;
+/* Calls back once when the handler should give up (see mr_job_cancelled()), at once when that is so
+ * already, at the latest 50 ms after it could be known: to close a socket, say, that the handler
+ * waits for. From a thread of its own, which lives until the handler has returned: that waits for a
+ * callback that runs. The callback may use mr_job_id(), mr_job_cancelled() and the like, and what
+ * is yours; no transaction, no log. Another call replaces it, NULL ends it. From the handler's
+ * thread, not from the callback. */
+typedef void (*mr_job_cancel_fn)(mr_job *job, void *user);
+MR_API mr_error *mr_job_on_cancel(mr_job *job, mr_job_cancel_fn callback, void *user) MR_MUST_CHECK;
+
 /* A plugin for a queue sets this one. */
 MR_API void mr_plugin_on_job(mr_plugin *plugin, mr_job_fn handler, void *user,
                              void (*user_free)(void *));
+
+/* ---- Enqueueing --------------------------------------------------------------------------- */
+
+/* Jobs for Millrace's own table (docs/jobs.md), on your connection and in your transaction: they
+ * exist exactly if it commits. The conf says where the schema is. The connection must not be in
+ * pipeline mode. */
+
+/* One job: `payload` is JSON text (NULL: {}), `fields` names and values in turn, ended by NULL, as
+ * mr_job_draft_field() takes them (may be NULL):
+ *     const char *fields[] = {"key", "order:9182", "run_at", "tomorrow", NULL};
+ * `*id` and `*created` (may be NULL) are the job's id and true, or the id of the job that had the
+ * idempotency key first and false. MR_E_PARSE or MR_E_USAGE for a value that cannot be; your
+ * transaction stays usable. After MR_E_CONNECT outside of one it is not known whether there is a
+ * job: with an idempotency key it is safe to try again. One round trip. */
+MR_API mr_error *mr_enqueue(PGconn *conn, const mr_conf *conf, const char *queue,
+                            const char *payload, const char *const *fields, int64_t *id,
+                            bool *created) MR_MUST_CHECK;
+
+/* Jobs gathered for one call. */
+typedef struct mr_job_draft mr_job_draft;
+MR_API mr_job_draft *mr_job_draft_new(void); /* NULL only when memory is short */
+MR_API void mr_job_draft_free(mr_job_draft *draft);
+MR_API void mr_job_draft_clear(mr_job_draft *draft); /* for the next call; keeps its memory */
+MR_API size_t mr_job_draft_count(const mr_job_draft *draft);
+/* Adds a job: JSON text, NULL for {}. MR_E_PARSE says what is wrong with it, and the draft is as it
+ * was. */
+MR_API mr_error *mr_job_draft_add(mr_job_draft *draft, const char *payload) MR_MUST_CHECK;
+/* Sets a field of the job added last: "key" (jobs of a key run one after the other, in the order of
+ * their commits), "priority" (0 first to 9 last, 5 otherwise), "run_at" (a time as PostgreSQL reads
+ * it; not before then), "idempotency_key" (unique in the queue), "max_attempts" (instead of the
+ * queue's), "timeout" (of one attempt: 500ms, 30s, 5m, 1h or an interval such as 1 day), "metadata"
+ * (JSON text). */
+MR_API mr_error *mr_job_draft_field(mr_job_draft *draft, const char *name,
+                                    const char *value) MR_MUST_CHECK;
+/* Enqueues the draft's jobs in their order, any number, all or none: in your transaction when one
+ * is open (a failure leaves it usable, nothing of the draft in it), else in one of its own. An
+ * error names the job, counted from 1, where the server says which. A draft can be enqueued again.
+ */
+MR_API mr_error *mr_enqueue_many(PGconn *conn, const mr_conf *conf, const char *queue,
+                                 mr_job_draft *draft) MR_MUST_CHECK;
+/* Of a job by its place: as `*id` and `*created` above; 0 and false before it is enqueued. */
+MR_API int64_t mr_job_draft_id(const mr_job_draft *draft, size_t index);
+MR_API bool mr_job_draft_created(const mr_job_draft *draft, size_t index);
+
+/* Workers look at the queue now instead of at their next poll. Enqueueing does not do it by itself:
+ * a NOTIFY in a transaction makes commits wait for each other. Call it after the commit; calls for
+ * one queue within 2 ms of another from this process send nothing, and workers know that. The
+ * connection must be outside of a transaction. */
+MR_API mr_error *mr_queue_wake(PGconn *conn, const mr_conf *conf, const char *queue) MR_MUST_CHECK;
+
+/* ---- The ring ----------------------------------------------------------------------------- */
+
+/* Which of some workers is at home with a key: keys fall into buckets, and a consistent-hash ring
+ * with a load cap spreads the buckets over the workers (docs/ring.md). The outcome depends on
+ * nothing but the options and who the workers are; it needs no database. */
+typedef struct mr_ring mr_ring;
+MR_API mr_ring *mr_ring_new(void); /* without workers; NULL only when memory is short */
+MR_API void mr_ring_free(mr_ring *ring);
+/* For the next mr_ring_place(): "buckets" (1024), "vnodes" (points of a worker: 150), "cap" (most
+ * buckets a worker has, as a multiple of the mean: 1.05, or none), "hash" (strong, or fnv1a without
+ * a finaliser, to compare with). MR_E_USAGE for anything else. */
+MR_API mr_error *mr_ring_set(mr_ring *ring, const char *name, const char *value) MR_MUST_CHECK;
+/* Takes over the number of buckets that this database's jobs have. `conf` as for mr_list(). */
+MR_API mr_error *mr_ring_ask(mr_ring *ring, PGconn *conn, const mr_conf *conf) MR_MUST_CHECK;
+/* Spreads the buckets over these workers, in place of those before. Their order and duplicates make
+ * no difference; there may be none. A failure leaves the ring as it was. */
+MR_API mr_error *mr_ring_place(mr_ring *ring, const char *const *workers,
+                               size_t count) MR_MUST_CHECK;
+/* As of the last mr_ring_place(): the workers, each once, sorted; NULL past the end. */
+MR_API size_t mr_ring_worker_count(const mr_ring *ring);
+MR_API const char *mr_ring_worker(const mr_ring *ring, size_t index);
+MR_API int mr_ring_bucket_count(const mr_ring *ring);
+/* Who has a bucket, or the bucket of a key; NULL when there are no workers or no such bucket. Valid
+ * until the next mr_ring_place(). */
+MR_API const char *mr_ring_bucket_owner(const mr_ring *ring, int bucket);
+MR_API const char *mr_ring_owner(const mr_ring *ring, const char *key);
+/* The bucket, 0 to `buckets` - 1, of a key in UTF-8: FNV-1a 32 modulo `buckets`. The same in every
+ * version, on every machine and in SQL (key_bucket()). Any thread. */
+MR_API int mr_key_bucket(const char *key, int buckets);
 
 /* ---- Workers ------------------------------------------------------------------------------ */
 
@@ -538,7 +632,8 @@ MR_API mr_error *mr_schema_status(PGconn *conn, const mr_conf *conf, int *curren
  *                leader, gone = its session lock is missing, silent = no heartbeat for the conf's
  *                heartbeat_timeout), leader, host, pid, version, started_at, heartbeat_age
  *                (seconds), owned (consumers and slots it has), can_run (those it knows);
- *                connections and events (handled), both as of its last heartbeat
+ *                connections and events (handled), both as of its last heartbeat; queues (those
+ *                it has, a JSON list)
  *   "consumers"  one row a consumer, or a slot of a partitioned one: consumer, state (running,
  *                idle, paused, failing, blocked = waits before a hole, unassigned, no worker can
  *                run it, owner silent, owner gone), worker_id, host and pid of its owner,
@@ -557,20 +652,23 @@ MR_API mr_error *mr_schema_status(PGconn *conn, const mr_conf *conf, int *curren
  *                is: a consumer neither running, idle nor blocked; lag above the conf's
  *                lag_threshold; dead letters; no leader while workers are alive; consumers but no
  *                worker alive
- *   "queues"     one row a queue of the conf: queue, table, the jobs by state (queued, errored =
+ *   "queues"     one row a queue, of the conf, of the built-in table, or that a worker alone knows:
+ *                queue, table, the jobs by state (queued, errored =
  *                waits for its retry, processing, completed, failed, canceled), stalled (running,
  *                but silent for stalled_max_age), oldest_wait_seconds (of the job that could be
  *                claimed and waits longest), workers (alive ones that have it), rough (JSON: which
  *                of the numbers are not exact: "at least" = 10000 were counted, "estimate" = the
  *                planner's, because no index serves and the table is large, "unknown"), problem
- *                (why the queue cannot be looked at, else NULL)
- *   "gaps.open"  what holds readers back now: consumer, position, and who can still fill it
- * and what happened, the newest 1000 rows first; with ":NAME" only that consumer's:
- *   "gaps.list"     the audit of skipped positions
- *   "audit"         what was done to consumers: id, consumer, action, actor, reason, detail (JSON),
- *                   created_at
- *   "dead_letters"  id, consumer, position, state, aggregate_type, aggregate_id, event_type, error,
- *                   sqlstate, attempts, created_at */
+ *                (why the queue cannot be looked at, else NULL), kind (table, jobs = the built-in
+ *                one, unknown = only its workers know its table), paused, paused_by, paused_at,
+ *                pause_reason; of the built-in table the jobs by standing: ready, blocked (behind
+ *                another of its key), later (not due), waiting (for its next try), held (failed,
+ * and keeps its key), and NULL for completed and canceled, which are in the archive "gaps.open"
+ * what holds readers back now: consumer, position, and who can still fill it and what happened, the
+ * newest 1000 rows first; with ":NAME" only that consumer's: "gaps.list"     the audit of skipped
+ * positions "audit"         what was done to consumers: id, consumer, action, actor, reason, detail
+ * (JSON), created_at "dead_letters"  id, consumer, position, state, aggregate_type, aggregate_id,
+ * event_type, error, sqlstate, attempts, created_at */
 MR_API mr_error *mr_list(PGconn *conn, const mr_conf *conf, const char *what,
                          PGresult **rows) MR_MUST_CHECK;
 
@@ -610,8 +708,9 @@ MR_API mr_error *mr_consumer_control(PGconn *conn, const mr_conf *conf, const ch
                                      const char *reason, PGresult **rows) MR_MUST_CHECK;
 /* Returns once `position` is applied: read your own writes. Of a partitioned consumer every slot
  * must be that far. MR_E_TIMEOUT after `timeout_ms` (0: one look) says how far it is and why (no
- * owner, blocked, head not that far); MR_E_STATE at once when the consumer is paused before it or
- * the position is in its dead letters; MR_E_USAGE for a negative position or timeout. Looks every
+ * owner, blocked, head not that far); MR_E_STATE at once when the consumer is paused before it, or
+ * when it is not applied although the checkpoint is beyond it (dead letters, skipped, dropped, gone
+ * over by a reset); MR_E_USAGE for a negative position or timeout. Looks every
  * 2 to 100 ms. */
 MR_API mr_error *mr_consumer_wait(PGconn *conn, const mr_conf *conf, const char *name,
                                   int64_t position, int64_t timeout_ms) MR_MUST_CHECK;
@@ -650,22 +749,30 @@ MR_API mr_job_filter *mr_job_filter_new(void); /* NULL only when memory is short
 MR_API void mr_job_filter_free(mr_job_filter *filter);
 /* Restricts: "id" and "state" (may be added several times: any of them; states also in one text,
  * with commas), "error" (part of the failure message, in any case), "before" and "after" (times:
- * when it ended or, when it has not, when it was queued), "limit" (so many rows at most). */
+ * when it ended or, when it has not, when it was queued), "limit" (so many rows at most); of
+ * the built-in table also "key" (its partition key) and "archived" (false: not those that are
+ * over).
+ */
 MR_API mr_error *mr_job_filter_add(mr_job_filter *filter, const char *field,
                                    const char *value) MR_MUST_CHECK;
 
-/* The calls below work on the table of a queue that the conf has; MR_E_USAGE for another name,
- * MR_E_CONFIG when the table does not fit the conf. Millrace's own schema is not needed. `*rows`
- * is yours: PQclear(). */
+/* The calls below work on the table of a queue that the conf has, and for a name that it has not,
+ * or has without a table, on Millrace's own. MR_E_USAGE for a name that neither knows, MR_E_CONFIG
+ * when the table does not fit the conf. `*rows` is yours: PQclear(). */
 
 /* Jobs by descending id, 50 unless the filter has a limit: id, state, queued_at, started_at,
  * finished_at, process_after, num_failures, num_resets, worker, last_heartbeat_at, failure_message,
  * stalled (running, but silent for stalled_max_age), cancel (asked for; NULL when the table has no
- * such column). `filter` may be NULL. */
+ * such column). `filter` may be NULL. Of the built-in table, whose archive is listed too, also:
+ * queue, key, priority, standing, progress, progress_text, archived; with `queue` NULL jobs of all
+ * its queues.
+ */
 MR_API mr_error *mr_queue_jobs(PGconn *conn, const mr_conf *conf, const char *queue,
                                const mr_job_filter *filter, PGresult **rows) MR_MUST_CHECK;
 /* One job: the same and lease_generation (NULL without), execution_logs (a JSON list) and values (a
- * JSON object: what the handler would get now). MR_E_USAGE when the queue has no such job. */
+ * JSON object: what the handler would get now). MR_E_USAGE when the queue has no such job. Of the
+ * built-in table also place (where it stands, in words), bucket, idempotency_key, max_attempts,
+ * timeout, metadata and errors (a JSON list: at, attempt, error, worker). */
 MR_API mr_error *mr_queue_job(PGconn *conn, const mr_conf *conf, const char *queue, const char *id,
                               PGresult **rows) MR_MUST_CHECK;
 
@@ -704,6 +811,31 @@ MR_API mr_error *mr_queue_requeue(PGconn *conn, const mr_conf *conf, const char 
                                   const mr_job_filter *filter, bool all, const char *at,
                                   int64_t delay_ms, bool reset_counters,
                                   PGresult **rows) MR_MUST_CHECK;
+
+/* Who decided something, why, and what else belongs to it. */
+typedef struct mr_decision mr_decision;
+MR_API mr_decision *mr_decision_new(void); /* NULL only when memory is short */
+MR_API void mr_decision_free(mr_decision *decision);
+/* Who and why (either may be NULL): for queue_audit and, of cancel, the jobs' failure message. */
+MR_API mr_error *mr_decision_by(mr_decision *decision, const char *actor,
+                                const char *reason) MR_MUST_CHECK;
+/* Of requeue: when the jobs are due, as mr_queue_requeue() has it. */
+MR_API mr_error *mr_decision_due(mr_decision *decision, const char *at,
+                                 int64_t delay_ms) MR_MUST_CHECK;
+MR_API void mr_decision_all(mr_decision *decision); /* an empty filter is meant */
+/* Of retry and requeue. A failed job of the built-in table always gets all its attempts again. */
+MR_API void mr_decision_reset_counters(mr_decision *decision);
+
+/* Any of the above by its name, and more of the built-in table: retry, cancel, requeue; drop (dead
+ * letters go to the archive as failed, other jobs that do not run as canceled; without ids and
+ * states the failed ones are meant), pause and resume (the whole queue; the row is that of
+ * queue_audit: id, queue, action, actor, reason, detail, created_at). What was done to jobs of the
+ * built-in table leaves a row of queue_audit for some hundred of them at a time, each in a
+ * transaction of its own unless the connection is in one. One that is over is requeued as a new
+ * job: its note says which. `filter` and `decision` may be NULL. */
+MR_API mr_error *mr_queue_control(PGconn *conn, const mr_conf *conf, const char *queue,
+                                  const char *action, const mr_job_filter *filter,
+                                  const mr_decision *decision, PGresult **rows) MR_MUST_CHECK;
 
 /* Opens a connection as workers do: application name, keepalives, deadlines. `*conn` is yours. The
  * message of a failure never holds the password. */

@@ -4,6 +4,7 @@
 
 #include "base/list.h"
 #include "base/text.h"
+#include "queue/builtin.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -103,8 +104,20 @@ static mr_error *map_values(const char *map, mr_mapping *out)
     return NULL;
 }
 
-static mr_error *fill_mapping(const mr_queue *queue, mr_mapping *out)
+bool mr__queue_builtin(const mr_queue *queue)
 {
+    return !has(queue, MR_OPT_Q_TABLE);
+}
+
+bool mr__queue_ordered(const mr_queue *queue)
+{
+    return strcmp(text_of(queue, MR_OPT_Q_ORDER), "none") != 0;
+}
+
+static mr_error *fill_mapping(const mr_queue *queue, const mr_names *names, mr_mapping *out)
+{
+    if (mr__queue_builtin(queue))
+        return mr__builtin_mapping(names, out);
     MR_TRY(mr__mapping_table(out, text_of(queue, MR_OPT_Q_TABLE)));
     if (has(queue, MR_OPT_Q_VIEW))
         MR_TRY(mr__mapping_view(out, text_of(queue, MR_OPT_Q_VIEW)));
@@ -114,11 +127,11 @@ static mr_error *fill_mapping(const mr_queue *queue, mr_mapping *out)
     return map_values(text_of(queue, MR_OPT_Q_VALUES), out);
 }
 
-mr_error *mr__queue_mapping_of(const mr_queue *queue, mr_mapping *out)
+mr_error *mr__queue_mapping_of(const mr_queue *queue, const mr_names *names, mr_mapping *out)
 {
     mr_mapping mapping;
     MR_TRY(mr__mapping_init(&mapping, text_of(queue, MR_OPT_Q_NAME)));
-    mr_error *error = fill_mapping(queue, &mapping);
+    mr_error *error = fill_mapping(queue, names, &mapping);
     if (error != NULL) {
         mr__mapping_free(&mapping);
         return error;
@@ -136,6 +149,15 @@ mr_queue_policy mr__queue_policy_of(const mr_queue *queue)
     policy.max_resets = (int)number_of(queue, MR_OPT_Q_MAX_RESETS);
     policy.reset_failure_message =
         has(queue, MR_OPT_Q_RESET_MESSAGE) ? text_of(queue, MR_OPT_Q_RESET_MESSAGE) : NULL;
+    if (!mr__queue_builtin(queue))
+        return policy;
+    policy.builtin = true;
+    policy.stalled_max_age = number_of(queue, MR_OPT_Q_LEASE);
+    policy.retry_base = number_of(queue, MR_OPT_Q_RETRY_BASE);
+    policy.retry_most = number_of(queue, MR_OPT_Q_RETRY_MOST);
+    policy.max_running = number_of(queue, MR_OPT_Q_MAX_RUNNING);
+    policy.hold = number_of(queue, MR_OPT_Q_LETTER_ORDER) == 1;
+    policy.keep = number_of(queue, MR_OPT_Q_ARCHIVE) != 0;
     return policy;
 }
 
@@ -163,9 +185,57 @@ static mr_error *check_handler(const mr_queue *queue, const char *name)
     return NULL;
 }
 
+/* Options that say where a table of the user's has what. */
+static mr_error *check_builtin(const mr_queue *queue, const char *name)
+{
+    static const struct {
+        mr_opt option;
+        const char *name;
+    } mapping[] = {{MR_OPT_Q_VIEW, "view"},
+                   {MR_OPT_Q_COLUMNS, "columns"},
+                   {MR_OPT_Q_VALUES, "values"},
+                   {MR_OPT_Q_CONDITION, "condition"}};
+    for (size_t i = 0; i < sizeof(mapping) / sizeof(mapping[0]); i++)
+        if (has(queue, mapping[i].option))
+            return mr__error(MR_E_CONFIG,
+                             "queue '%s': %s is for a table of your own; name it with table:, or "
+                             "leave %s out to use the built-in table of jobs",
+                             name, mapping[i].name, mapping[i].name);
+    const char *order = text_of(queue, MR_OPT_Q_ORDER);
+    if (order[0] != '\0' && strcmp(order, "key") != 0 && strcmp(order, "none") != 0)
+        return mr__error(MR_E_CONFIG,
+                         "queue '%s': order is key or none in the built-in table of jobs, not "
+                         "'%.80s'; for a table of your own name it with table:",
+                         name, order);
+    if (queue->on_dequeue != NULL && number_of(queue, MR_OPT_Q_MODE) == 1)
+        return mr__error(MR_E_CONFIG, "queue '%s': mode transaction has no dequeue hook", name);
+    if (number_of(queue, MR_OPT_Q_MODE) == 1 && number_of(queue, MR_OPT_Q_MAX_RUNNING) >= 0)
+        return mr__error(MR_E_CONFIG,
+                         "queue '%s': max_running needs mode: lease; what runs in a transaction "
+                         "cannot be counted",
+                         name);
+    /* A third of it may have passed when a heartbeat leaves it alone, and the next comes after
+     * another interval. */
+    if (number_of(queue, MR_OPT_Q_LEASE) < 2 * number_of(queue, MR_OPT_Q_HEARTBEAT))
+        return mr__error(
+            MR_E_CONFIG,
+            "queue '%s': with claim_lease %s and heartbeat_interval %s a job that runs "
+            "well would be taken away; make claim_lease a few times "
+            "heartbeat_interval",
+            name, text_of(queue, MR_OPT_Q_LEASE), text_of(queue, MR_OPT_Q_HEARTBEAT));
+    return NULL;
+}
+
 /* What does not go together. */
 static mr_error *check_together(const mr_queue *queue, const char *name)
 {
+    if (mr__queue_builtin(queue))
+        return check_builtin(queue, name);
+    if (number_of(queue, MR_OPT_Q_MODE) == 1 || number_of(queue, MR_OPT_Q_MAX_RUNNING) >= 0)
+        return mr__error(MR_E_CONFIG,
+                         "queue '%s': mode: transaction and max_running are for the built-in table "
+                         "of jobs; leave table: out to use it",
+                         name);
     if (number_of(queue, MR_OPT_Q_STALLED) <= number_of(queue, MR_OPT_Q_HEARTBEAT))
         return mr__error(MR_E_CONFIG,
                          "queue '%s': with stalled_max_age %s and heartbeat_interval %s a job that "
@@ -180,12 +250,12 @@ mr_error *mr__queue_validate(const mr_queue *queue)
 {
     const char *name = text_of(queue, MR_OPT_Q_NAME);
     MR_TRY(check_name(name));
-    if (!has(queue, MR_OPT_Q_TABLE))
-        return mr__error(MR_E_CONFIG, "queue '%s' has no table; name it: table: invoices", name);
     MR_TRY(check_handler(queue, name));
     MR_TRY(check_together(queue, name));
     mr_mapping mapping = {0};
-    MR_TRY(mr__error_prefix(mr__queue_mapping_of(queue, &mapping), "queue '%s'", name));
+    mr_names names;
+    MR_TRY(mr__names_init(&names, "millrace"));
+    MR_TRY(mr__error_prefix(mr__queue_mapping_of(queue, &names, &mapping), "queue '%s'", name));
     mr__mapping_free(&mapping);
     return NULL;
 }

@@ -102,12 +102,16 @@ static void put_interval(char out[40], int64_t micros)
 
 /* ---- Timing -------------------------------------------------------------------------------- */
 
-/* Never longer than a heartbeat, which travels with a look. */
+/* Never longer than a heartbeat, which travels with a look. Half as often where a notification
+ * tells of every change anyway; with a lease there is none, and what a person asked for must not
+ * wait. Where there are no consumers there is nobody to hurry for. */
 static int64_t look_interval(const mr_worker *w)
 {
     int64_t leader = mr__bag_number(&w->conf->bag, MR_OPT_REBALANCE_INTERVAL);
     int64_t beat = mr__bag_number(&w->conf->bag, MR_OPT_HEARTBEAT_INTERVAL);
-    int64_t look = w->fleet.leader || w->fleet.registered < 2 ? leader : leader * 2;
+    bool consumers = w->place_count > 0 || (w->fleet.leader && !w->fleet.calm);
+    bool often = w->fleet.registered < 2 || (consumers && (w->fleet.leader || by_lease(w)));
+    int64_t look = often ? leader : leader * 2;
     return look < beat ? look : beat;
 }
 
@@ -220,6 +224,7 @@ static void lead(mr_worker *w, const char *picture)
     mr_fleet fleet = {0};
     char *stale = NULL;
     mr_error *error = mr__picture_read(picture, &w->fleet.absent, &fleet, &stale);
+    w->fleet.calm = error == NULL && fleet.duty_count == 0;
     if (error == NULL)
         error = mr__assign(
             &fleet, (mr_assignment_strategy)mr__bag_number(&w->conf->bag, MR_OPT_ASSIGNMENT));
@@ -448,6 +453,7 @@ static void on_registered(void *user, PGresult **results, mr_error *error)
     if (before == 0)
         mr__log(&w->logger, MR_INFO, "registered", "worker=%s", w->id);
     note_pauses(w);
+    mr__lanes_registered(w);
     send_tick(w);
 }
 

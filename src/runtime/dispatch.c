@@ -70,6 +70,7 @@ mr_error *mr__place_make_batch(mr_place *p, int64_t from, mr_batch **out)
     b->shape = &w->shape;
     b->clock = w->clock;
     b->cancelled = &w->cancelled;
+    b->recalled = &p->recalled;
     b->logger = &w->logger;
     b->handler = p->handler;
     b->timeout = p->batch_timeout;
@@ -90,6 +91,18 @@ static mr_window *find_window(void *reader, int64_t position)
     return mr__reader_find(reader, position);
 }
 
+/* How many events the next batch may have. What a detached handler of events does is saved after
+ * checkpoint_every of them; one of whole batches gets those whole. */
+static size_t room_of(const mr_place *p)
+{
+    if (p->trial.mode == MR_MODE_SINGLE)
+        return 1;
+    int64_t room = p->batch_size, left = p->checkpoint_every - p->unsaved;
+    if (p->detached && p->handler->counts && left > 0 && left < room)
+        room = left;
+    return (size_t)room;
+}
+
 static mr_error *gather(mr_place *p)
 {
     if (p->draft == NULL)
@@ -97,7 +110,7 @@ static mr_error *gather(mr_place *p)
     mr_intake intake = {.filter = &p->filter,
                         .slot = p->slot,
                         .slots = p->slots,
-                        .batch_size = p->trial.mode == MR_MODE_SINGLE ? 1 : (size_t)p->batch_size,
+                        .batch_size = room_of(p),
                         .skips = p->skips,
                         .skip_count = p->skip_count,
                         .by_key = p->by_key,
@@ -115,6 +128,8 @@ static void hand_over(mr_place *p)
     p->draft = NULL;
     p->dirty_at = 0;
     p->target = batch->target;
+    batch->begun = now(p->worker);
+    batch->save_by = (p->unsaved > 0 ? p->unsaved_at : batch->begun) + p->checkpoint_age;
     /* A consumer far behind reads its next stretch while this one is handled. */
     if (mr__reader_find(p->worker->reader, batch->target) == NULL)
         mr__reader_want(p->worker->reader, batch->target);
@@ -197,11 +212,20 @@ static mr_error *look(mr_place *p)
     return NULL;
 }
 
+static bool unsaved(const mr_place *p)
+{
+    return p->detached && p->owned && p->save != NULL && p->reached > p->saved;
+}
+
 void mr__dispatch_step(mr_place *p)
 {
     mr_worker *w = p->worker;
     if (p->state != MR_PLACE_IDLE || w->life != MR_LIFE_RUNNING || !mr__reader_ready(w->reader))
         return;
+    if (p->replay && unsaved(p)) { /* its letters are to be written before some are read */
+        mr__dispatch_save(p);
+        return;
+    }
     if (p->replay && p->reached == p->saved) {
         mr_batch *fence = NULL;
         mr__place_drop_draft(p);
@@ -220,15 +244,12 @@ void mr__dispatch_step(mr_place *p)
         no_memory(p, error); /* only that can be short here: let go of everything and try again */
 }
 
-static bool unsaved(const mr_place *p)
-{
-    return p->detached && p->owned && p->save != NULL && p->reached > p->saved;
-}
-
 void mr__dispatch_flush(mr_worker *w)
 {
     for (size_t i = 0; i < w->place_count; i++) {
         mr_place *p = w->places[i];
+        if (p->state == MR_PLACE_RUNNING)
+            atomic_store(&p->recalled, true);
         bool free_now = p->state == MR_PLACE_IDLE || p->state == MR_PLACE_LOADING;
         bool rested = p->state == MR_PLACE_RESTING && uv_is_active((uv_handle_t *)&p->timer) == 0;
         if ((free_now || rested) && unsaved(p))

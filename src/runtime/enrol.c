@@ -18,9 +18,9 @@ static bool has_setup(const mr_place *place)
            mr__bag_text(&place->spec->bag, MR_OPT_C_SETUP)[0] != '\0';
 }
 
-/* A lock that goes with the transaction, so that of several workers that start together one runs
- * the step and the others find it done. */
-static mr_error *lock_setup(mr_worker *w, PGconn *conn, const char *name)
+/* A lock that goes with the transaction, so that of several workers that start together one does
+ * what is done once and the others find it done. */
+static mr_error *lock_consumer(mr_worker *w, PGconn *conn, const char *name)
 {
     MR_AUTO_BUF identity = {0};
     mr__buf_printf(&identity, "set-up of %s in %s", name, w->fleet.channel);
@@ -67,7 +67,7 @@ static mr_error *run_setup(mr_worker *w, PGconn *conn, const mr_place *place)
 static mr_error *setup_locked(mr_worker *w, PGconn *conn, const mr_place *place, bool *done)
 {
     const char *name = mr__place_base(place);
-    MR_TRY(lock_setup(w, conn, name));
+    MR_TRY(lock_consumer(w, conn, name));
     MR_TRY(setup_done(w, conn, name, done));
     return *done ? NULL : run_setup(w, conn, place);
 }
@@ -170,16 +170,21 @@ static mr_error *has_checkpoint(mr_worker *w, PGconn *conn, const mr_place *plac
 static mr_error *clear_failures(mr_worker *w, PGconn *conn, const mr_place *place)
 {
     MR_AUTO_BUF sql = {0};
-    mr__buf_puts(&sql, "UPDATE ");
+    mr__buf_puts(&sql, "WITH gone AS (UPDATE ");
     mr__qname_quote(&sql, &w->names.table[MR_TABLE_CONTROLS]);
     mr__buf_puts(&sql, " SET paused = false, pause_kind = NULL, paused_by = NULL, paused_at = NULL,"
                        " pause_reason = NULL, epoch = epoch + 1,"
                        " updated_at = pg_catalog.clock_timestamp()"
                        " WHERE consumer_name = $1 AND paused AND pause_kind = 'failure'"
-                       " RETURNING 1");
-    const char *values[] = {place->name};
+                       " RETURNING last_error, last_error_position) INSERT INTO ");
+    mr__qname_quote(&sql, &w->names.table[MR_TABLE_AUDIT]);
+    mr__buf_puts(&sql, " (consumer_name, action, actor, reason, detail)"
+                       " SELECT $1, 'resume', 'worker ' || $2::text, 'a worker starts',"
+                       " jsonb_build_object('kind', 'failure', 'last_error', g.last_error,"
+                       " 'position', g.last_error_position) FROM gone AS g RETURNING 1");
+    const char *values[] = {place->name, w->id};
     MR_AUTO_RESULT rows = NULL;
-    MR_TRY(mr__pg_query(conn, &rows, mr__buf_text(&sql), 1, values));
+    MR_TRY(mr__pg_query(conn, &rows, mr__buf_text(&sql), 2, values));
     if (PQntuples(rows) > 0)
         mr__log(&w->logger, MR_INFO, "consumer resumed",
                 "consumer=%s" MR_SEP "why=it was paused after failures and a worker starts",
@@ -195,9 +200,12 @@ static mr_error *start_of(mr_worker *w, PGconn *conn, const mr_place *place, int
                             "consumer '%s': start_from", mr__place_base(place));
 }
 
-static mr_error *enrol(mr_worker *w, PGconn *conn, mr_place **slots)
+/* Under the lock: two workers that start together must not each see no checkpoints, and make some
+ * for different numbers of partitions, or at different places of `now`. */
+static mr_error *enrol_locked(mr_worker *w, PGconn *conn, mr_place **slots)
 {
     int count = slots[0]->slots;
+    MR_TRY(lock_consumer(w, conn, mr__place_base(slots[0])));
     MR_TRY(check_partitions(w, conn, slots[0]));
     int64_t position = -1;
     for (int i = 0; i < count; i++) {
@@ -213,6 +221,16 @@ static mr_error *enrol(mr_worker *w, PGconn *conn, mr_place **slots)
         MR_TRY(make_checkpoint(w, conn, slots[i], position));
     }
     return NULL;
+}
+
+static mr_error *enrol(mr_worker *w, PGconn *conn, mr_place **slots)
+{
+    MR_TRY(mr__pg_query(conn, NULL, "BEGIN ISOLATION LEVEL READ COMMITTED", 0, NULL));
+    mr_error *error = enrol_locked(w, conn, slots);
+    if (error == NULL)
+        return mr__pg_query(conn, NULL, "COMMIT", 0, NULL);
+    mr_error_free(mr__pg_query(conn, NULL, "ROLLBACK", 0, NULL)); /* the cause is known */
+    return error;
 }
 
 mr_error *mr__enrol_check(mr_worker *w, PGconn *conn)

@@ -103,6 +103,7 @@ void mr__errand_send(mr_place *p, mr_errand_kind kind, mr_batch *batch)
     if (kind == MR_ERRAND_REPLAY)
         e->replay = (mr_replay){
             .fence = batch, .sql = &w->replay_sql, .by_key = p->by_key, .detached = p->detached};
+    atomic_store(&p->recalled, false);
     mr__place_set_state(p, MR_PLACE_RUNNING, "errand");
     w->running++;
     w->errands++;

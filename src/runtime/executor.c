@@ -18,6 +18,8 @@ struct mr_executors {
     pthread_mutex_t lock; /* guards everything below */
     pthread_cond_t work;
     queue todo, done;
+    int waiting; /* threads without a task */
+    int queued;  /* tasks in todo */
     bool ending;
     char application[MR_APPLICATION_MAX]; /* under the lock */
     atomic_int renewals;                  /* raised to make every thread reconnect */
@@ -57,13 +59,16 @@ static mr_task *next_task(mr_executors *e, bool may_idle, bool *idle)
     until.tv_nsec = (long)(nanos % 1000000000);
     *idle = false;
     (void)pthread_mutex_lock(&e->lock);
+    e->waiting++;
     while (e->todo.first == NULL && !e->ending && !*idle) {
         if (!may_idle)
             (void)pthread_cond_wait(&e->work, &e->lock);
         else if (pthread_cond_timedwait(&e->work, &e->lock, &until) != 0)
             *idle = true;
     }
+    e->waiting--;
     mr_task *task = e->ending ? NULL : pop(&e->todo);
+    e->queued -= task != NULL ? 1 : 0;
     (void)pthread_mutex_unlock(&e->lock);
     return task;
 }
@@ -197,8 +202,17 @@ void mr__executors_submit(mr_executors *e, mr_task *task)
 {
     (void)pthread_mutex_lock(&e->lock);
     push(&e->todo, task);
+    e->queued++;
     (void)pthread_cond_signal(&e->work);
     (void)pthread_mutex_unlock(&e->lock);
+}
+
+bool mr__executors_spare(mr_executors *e)
+{
+    (void)pthread_mutex_lock(&e->lock);
+    bool spare = e->waiting > e->queued;
+    (void)pthread_mutex_unlock(&e->lock);
+    return spare;
 }
 
 mr_task *mr__executors_done(mr_executors *e)

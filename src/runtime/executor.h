@@ -32,6 +32,8 @@ typedef struct mr_executors_params {
 mr_error *mr__executors_new(const mr_executors_params *params, mr_executors **out) MR_MUST_CHECK;
 /* Gives a task to the next free thread; first come, first served. */
 void mr__executors_submit(mr_executors *executors, mr_task *task);
+/* A task that is submitted now is begun at once. */
+bool mr__executors_spare(mr_executors *executors);
 /* Tasks that are finished since the last call, oldest first, linked by `next`. */
 mr_task *mr__executors_done(mr_executors *executors);
 /* Every thread opens its connection anew, under this application name, before it uses it next. */

@@ -2,6 +2,7 @@
 #include "runtime/lane.h"
 
 #include "base/hash.h"
+#include "cluster/template.h"
 #include "runtime/conf_queue.h"
 #include "runtime/worker.h"
 
@@ -11,7 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LOOK_BELOW = 1000000 }; /* microseconds between two looks below the low-water mark */
+/* Microseconds between two looks below the low-water mark; the built-in table's are cheaper. */
+enum { LOOK_BELOW = 1000000, LOOK_BELOW_BUILTIN = 100000 };
 
 /* ---- Making -------------------------------------------------------------------------------- */
 
@@ -29,14 +31,36 @@ static void fill(mr_lane *lane)
     lane->reset_interval = mr__bag_number(bag, MR_OPT_Q_RESET_INTERVAL);
     lane->hooks = (mr_job_hooks){
         .before = lane->spec->before, .after = lane->spec->after, .user = lane->spec->handle_user};
-    /* Unique for a process, so that it can stand for the fence where there is no generation. */
-    char host[256] = "";
-    (void)gethostname(host, sizeof(host) - 1);
-    (void)snprintf(lane->identity, sizeof(lane->identity), "%.200s:%s", host, lane->worker->id);
+    lane->builtin = mr__queue_builtin(lane->spec);
+    lane->transaction = lane->builtin && mr__bag_number(bag, MR_OPT_Q_MODE) == 1;
+    lane->batch_size = mr__bag_number(bag, MR_OPT_Q_BATCH_SIZE);
     MR_AUTO_BUF identity = {0};
     mr__buf_printf(&identity, "resetter of %s in %s", lane->name, lane->worker->fleet.channel);
     (void)snprintf(lane->reset_lock, sizeof(lane->reset_lock), "%" PRId64,
                    (int64_t)mr__hash_fnv1a64(mr__buf_text(&identity), identity.length));
+}
+
+/* Unique for a registration, so that it can stand for the fence where there is no generation. Its
+ * end is the worker's id, by which reset_jobs() knows whether the worker lives. */
+static mr_error *identify(mr_lane *lane)
+{
+    char host[256] = "", text[300];
+    (void)gethostname(host, sizeof(host) - 1);
+    (void)snprintf(text, sizeof(text), "%.200s:%s", host, lane->worker->id);
+    if (lane->identity != NULL && strcmp(lane->identity, text) == 0)
+        return NULL;
+    char **grown = realloc(lane->former, (lane->former_count + 1) * sizeof(*grown));
+    char *fresh = strdup(text);
+    if (grown != NULL)
+        lane->former = grown;
+    if (grown == NULL || fresh == NULL) {
+        free(fresh);
+        return mr__error_nomem();
+    }
+    if (lane->identity != NULL)
+        lane->former[lane->former_count++] = lane->identity;
+    lane->identity = fresh;
+    return NULL;
 }
 
 mr_error *mr__lane_new(mr_worker *w, const mr_queue *spec, mr_lane **out)
@@ -49,6 +73,11 @@ mr_error *mr__lane_new(mr_worker *w, const mr_queue *spec, mr_lane **out)
     lane->write_most = MR_LANE_WRITE_MOST;
     (void)pthread_mutex_init(&lane->lock, NULL);
     fill(lane);
+    mr_error *error = identify(lane);
+    if (error != NULL) {
+        mr__lane_free(lane);
+        return error;
+    }
     *out = lane;
     return NULL;
 }
@@ -68,6 +97,13 @@ void mr__lane_free(mr_lane *lane)
     free(lane->outcomes);
     free(lane->beats);
     free((void *)lane->beating);
+    for (size_t i = 0; i < lane->former_count; i++)
+        free(lane->former[i]);
+    free((void *)lane->former);
+    free(lane->identity);
+    free(lane->buckets);
+    mr__lane_keys_free(lane);
+    mr__reset_care_clear(&lane->care);
     (void)pthread_mutex_destroy(&lane->lock);
     free(lane);
 }
@@ -135,7 +171,7 @@ static mr_error *prepare(mr_lane *lane, PGconn *conn)
 {
     mr_queue_policy policy = mr__queue_policy_of(lane->spec);
     mr_mapping mapping = {0};
-    MR_TRY(mr__queue_mapping_of(lane->spec, &mapping));
+    MR_TRY(mr__queue_mapping_of(lane->spec, &lane->worker->names, &mapping));
     mr_error *error = mr__queue_open(conn, &mapping, &policy, &lane->worker->names, &lane->store);
     mr__mapping_free(&mapping);
     MR_TRY(error);
@@ -144,7 +180,7 @@ static mr_error *prepare(mr_lane *lane, PGconn *conn)
     if (error == NULL && lane->handler->check != NULL)
         error = lane->handler->check(lane->handler, conn);
     MR_TRY(mr__error_prefix(error, "queue %s", lane->name));
-    mr__queue_mark_init(lane->store, LOOK_BELOW, &lane->mark);
+    mr__queue_mark_init(lane->store, lane->builtin ? LOOK_BELOW_BUILTIN : LOOK_BELOW, &lane->mark);
     tell_advice(lane, mr__queue_shape(lane->store)->notes);
     return NULL;
 }
@@ -161,12 +197,55 @@ mr_error *mr__lane_prepare(mr_lane *lane, PGconn *conn)
 
 /* ---- All of them --------------------------------------------------------------------------- */
 
+mr_error *mr__lanes_enrol(mr_worker *w, PGconn *conn)
+{
+    MR_AUTO_BUF sql = {0};
+    mr__buf_puts(&sql, "SELECT ");
+    mr__names_function(&w->names, "configure_queue", &sql);
+    mr__buf_puts(&sql, "($1::text, $2::boolean, $3::integer)");
+    MR_AUTO_BUF days = {0};
+    mr__buf_puts(&days, "SELECT ");
+    mr__names_function(&w->names, "archive_days", &days);
+    mr__buf_printf(&days, "(%" PRId64 " * interval '1 microsecond')",
+                   mr__bag_number(&w->conf->bag, MR_OPT_RETENTION));
+    bool any = false;
+    for (size_t i = 0; i < w->lane_count; i++) {
+        mr_lane *lane = w->lanes[i];
+        if (!lane->builtin)
+            continue;
+        int64_t limit = mr__bag_number(&lane->spec->bag, MR_OPT_Q_MAX_RUNNING);
+        char most[24];
+        (void)snprintf(most, sizeof(most), "%" PRId64, limit);
+        const char *values[] = {lane->name, mr__queue_ordered(lane->spec) ? "true" : "false",
+                                limit < 0 ? NULL : most};
+        MR_TRY(mr__error_prefix(mr__pg_query(conn, NULL, mr__buf_text(&sql), 3, values), "queue %s",
+                                lane->name));
+        any = true;
+    }
+    return any ? mr__pg_query(conn, NULL, mr__buf_text(&days), 0, NULL) : NULL;
+}
+
+void mr__lanes_registered(mr_worker *w)
+{
+    for (size_t i = 0; i < w->lane_count; i++) {
+        mr_lane *lane = w->lanes[i];
+        /* Without memory it goes on under the old name, and its jobs are reset: nothing is lost. */
+        mr_error_free(identify(lane));
+        if (lane->builtin)
+            mr__lane_look(lane);
+    }
+    mr__ring_look(w);
+}
+
 void mr__lanes_start(mr_worker *w)
 {
+    mr__ring_start(w);
+    mr__house_start(w);
     for (size_t i = 0; i < w->lane_count; i++) {
         mr_lane *lane = w->lanes[i];
         lane->began = mr__clock_now(w->clock);
         mr__lane_care_start(lane);
+        mr__lane_progress_start(lane);
         mr__lane_look_in(lane, 0);
     }
 }
@@ -180,7 +259,22 @@ void mr__lanes_state(mr_worker *w, bool up)
             continue;
         }
         mr__lane_write(lane);
+        mr__lane_promote(lane);
         mr__lane_look(lane);
+    }
+}
+
+/* A flood of them costs a look each MR_LANE_AGAIN, not one each. */
+void mr__lanes_wake(mr_worker *w, const char *name)
+{
+    for (size_t i = 0; i < w->lane_count; i++) {
+        mr_lane *lane = w->lanes[i];
+        if (strcmp(lane->name, name) != 0)
+            continue;
+        bool first = lane->woken == 0;
+        lane->woken = mr__clock_now(w->clock) + MR_LANE_AGAIN;
+        if (first)
+            mr__lane_look(lane);
     }
 }
 
@@ -215,7 +309,8 @@ bool mr__lanes_quiet(const mr_worker *w)
         /* Without a connection nothing can be written: the resetter of another worker does it. */
         bool can_write = mr__aconn_up(mr__worker_jobs_conn(w));
         bool patient = w->overdue < 2; /* nor can it when it was tried long enough */
-        if (can_write && patient && (lane->claimed > 0 || lane->claiming))
+        bool promoting = lane->keys.fresh_count > 0 || lane->keys.asked_count > 0;
+        if (can_write && patient && (lane->claimed > 0 || lane->claiming || promoting))
             return false;
     }
     return true;
@@ -225,7 +320,8 @@ bool mr__lanes_drained(const mr_worker *w)
 {
     for (size_t i = 0; i < w->lane_count; i++) {
         const mr_lane *lane = w->lanes[i];
-        if (lane->claimed > 0 || lane->claiming || lane->asking ||
+        size_t keys = lane->keys.fresh_count + lane->keys.owed_count + lane->keys.asked_count;
+        if (lane->claimed > 0 || lane->claiming || lane->asking || lane->handlers > 0 || keys > 0 ||
             !(lane->empty || mr__lane_over(lane)))
             return false;
     }
@@ -277,5 +373,7 @@ void mr__lanes_close(mr_worker *w)
         uv_close((uv_handle_t *)&w->lanes[i]->beat, NULL);
         uv_close((uv_handle_t *)&w->lanes[i]->reset, NULL);
         uv_close((uv_handle_t *)&w->lanes[i]->later, NULL);
+        uv_close((uv_handle_t *)&w->lanes[i]->promote, NULL);
+        uv_close((uv_handle_t *)&w->lanes[i]->progress, NULL);
     }
 }

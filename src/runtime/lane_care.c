@@ -7,6 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+    COMMIT_GRACE = 500000, /* microseconds from a commit to the news of it */
+    /* Microseconds until who was told to stop must have: a program gets 3 s before it is killed, a
+     * statement 5 s before its connection is closed. */
+    STOP_GRACE = 6000000,
+    ABSENT_LOOK = 2000, /* milliseconds between two looks for workers that are gone */
+};
+
 static int64_t now(const mr_lane *lane)
 {
     return mr__clock_now(lane->worker->clock);
@@ -14,12 +22,13 @@ static int64_t now(const mr_lane *lane)
 
 /* ---- Heartbeats ---------------------------------------------------------------------------- */
 
-/* A handler that does not even give up after max_runtime is left to the resetter. */
+/* Its handler does not even give up after max_runtime. */
 static bool given_up(const mr_lane *lane, mr_lane_job *job)
 {
     int64_t started = atomic_load(&job->started);
-    return lane->max_runtime >= 0 && started > 0 &&
-           now(lane) - started > lane->max_runtime + 2 * lane->heartbeat;
+    int64_t grace = 2 * lane->heartbeat > STOP_GRACE ? 2 * lane->heartbeat : STOP_GRACE;
+    return job->state == MR_LANE_RUNNING && job->job.max_runtime >= 0 && started > 0 &&
+           now(lane) - started > job->job.max_runtime + grace;
 }
 
 static void stop_job(mr_lane_job *job, mr_job_stop why)
@@ -28,18 +37,36 @@ static void stop_job(mr_lane_job *job, mr_job_stop why)
     (void)atomic_compare_exchange_strong(&job->job.stop, &none, (int)why);
 }
 
+void mr__lane_tell_lost(mr_lane *lane, mr_lane_job *job)
+{
+    if (job->lost_since == 0 || job->told_lost)
+        return;
+    job->told_lost = true;
+    mr__count(lane->worker, MR_METRIC_JOBS_LOST, 1);
+    mr__log(&lane->worker->logger, MR_WARN, "job lost",
+            "queue=%s" MR_SEP "job=%s" MR_SEP
+            "why=it was reset, deleted or finished by another; its handler was told to stop",
+            lane->name, job->job.row.id);
+}
+
+/* A job whose handler commits the outcome itself looks lost between that commit and the news of it.
+ * When no news comes, it is; its statements have not ended then. */
+static void take_loss(mr_lane *lane, mr_lane_job *job)
+{
+    if (job->lost_since == 0)
+        job->lost_since = now(lane);
+    if (atomic_load(&job->job.committing) && now(lane) - job->lost_since < COMMIT_GRACE)
+        return;
+    mr__lane_tell_lost(lane, job);
+    stop_job(job, MR_STOP_LOST);
+}
+
 /* The server's word on one job. What waits is not begun any more: its handler would be told to stop
  * at once, so mr__job_run() finds it stopped. */
 static void take_beat(mr_lane *lane, mr_lane_job *job, const mr_beat *beat)
 {
-    if (beat->state == MR_BEAT_LOST && job->state <= MR_LANE_RUNNING) {
-        mr__count(lane->worker, MR_METRIC_JOBS_LOST, 1);
-        mr__log(&lane->worker->logger, MR_WARN, "job lost",
-                "queue=%s" MR_SEP "job=%s" MR_SEP
-                "why=it was reset, deleted or finished by another; its handler is told to stop",
-                lane->name, job->job.row.id);
-        stop_job(job, MR_STOP_LOST);
-    }
+    if (beat->state == MR_BEAT_LOST && job->state <= MR_LANE_RUNNING)
+        take_loss(lane, job);
     if (beat->cancel)
         stop_job(job, MR_STOP_CANCEL);
 }
@@ -82,8 +109,10 @@ static void on_beat_timer(uv_timer_t *timer)
         !beat_room(lane))
         return;
     for (mr_lane_job *job = lane->all; job != NULL; job = job->next) {
-        if (given_up(lane, job))
+        if (given_up(lane, job)) {
+            mr__lane_disown(lane, job);
             continue;
+        }
         lane->beats[lane->beat_count] =
             (mr_beat){.id = job->job.row.id, .fence = job->job.row.fence};
         lane->beating[lane->beat_count++] = job;
@@ -105,7 +134,7 @@ static void on_beat_timer(uv_timer_t *timer)
 
 /* ---- The resetter -------------------------------------------------------------------------- */
 
-static void send_reset(mr_lane *lane);
+static void look_for_stalled(mr_lane *lane);
 
 static void tell_reset(mr_lane *lane, const mr_reset *reset)
 {
@@ -125,7 +154,7 @@ static void on_reset(void *user, PGresult **results, mr_error *error)
     if (error == NULL) {
         PGresult *rows = results[0];
         results[0] = NULL;
-        error = mr__queue_reset_take(lane->store, rows, &lane->mark, &resets);
+        error = mr__queue_reset_take(lane->store, rows, &lane->mark, &lane->care, &resets);
     }
     if (error != NULL) {
         if (mr_error_code(error) != MR_E_CANCELLED)
@@ -134,8 +163,13 @@ static void on_reset(void *user, PGresult **results, mr_error *error)
         mr_error_free(error);
         return;
     }
-    for (size_t i = 0; i < resets.count; i++)
+    lane->resetter = false; /* the lock was given back behind it */
+    for (size_t i = 0; i < resets.count; i++) {
         tell_reset(lane, &resets.rows[i]);
+        if (resets.rows[i].key != NULL && strcmp(resets.rows[i].state, "queued") != 0)
+            mr__lane_key(lane, resets.rows[i].key);
+    }
+    mr__lane_promote(lane);
     bool more = resets.more, any = resets.count > 0;
     mr__resets_free(&resets);
     if (w->life != MR_LIFE_RUNNING)
@@ -143,14 +177,27 @@ static void on_reset(void *user, PGresult **results, mr_error *error)
     if (any)
         mr__lane_look(lane);
     if (more)
-        send_reset(lane);
+        look_for_stalled(lane);
 }
 
 static void send_reset(mr_lane *lane)
 {
-    mr_flight_statement statement = {.sql = mr__queue_text(lane->store, MR_QUEUE_RESET)};
+    MR_AUTO_CALL call = {0};
+    mr_error *error = mr__queue_reset_call(lane->store, &lane->care, &call);
+    if (error != NULL) {
+        mr_error_free(error); /* only memory can be short; the next one comes soon */
+        return;
+    }
+    mr_flight_statement flight[] = {
+        {.sql = call.sql, .count = call.count},
+        {.sql = "SELECT pg_catalog.pg_advisory_unlock($1::int8)",
+         .count = 1,
+         .values = {lane->reset_lock}},
+    };
+    memcpy(flight[0].values, call.values, (size_t)call.count * sizeof(flight[0].values[0]));
     lane->resetting = true;
-    mr__aconn_send(mr__worker_jobs_conn(lane->worker), &statement, 1, on_reset, lane);
+    mr__aconn_send(mr__worker_jobs_conn(lane->worker), flight, lane->resetter ? 2 : 1, on_reset,
+                   lane);
 }
 
 static void on_lock(void *user, PGresult **results, mr_error *error)
@@ -163,17 +210,17 @@ static void on_lock(void *user, PGresult **results, mr_error *error)
         send_reset(lane);
 }
 
-/* Whoever has the lock does it, for as long as its session lives. Through a transaction pooler
- * there are no sessions, and everybody may: rows that another resetter has locked are left to it.
- */
-static void on_reset_timer(uv_timer_t *timer)
+/* Whoever wins the lock does it, and gives the lock back: were it kept for the session's life, a
+ * process that is stopped would keep everybody from the jobs of its own. Through a transaction
+ * pooler there are no sessions, and everybody may: rows that another resetter has locked are left
+ * to it. */
+static void look_for_stalled(mr_lane *lane)
 {
-    mr_lane *lane = timer->data;
     mr_worker *w = lane->worker;
     if (w->life != MR_LIFE_RUNNING || lane->resetting || !mr__aconn_up(mr__worker_jobs_conn(w)))
         return;
     bool sessions = mr__bag_number(&w->conf->bag, MR_OPT_LEADER_STRATEGY) != 1;
-    if (lane->resetter || !sessions) {
+    if (lane->builtin || lane->resetter || !sessions) { /* reset_jobs() has a lock of its own */
         send_reset(lane);
         return;
     }
@@ -184,10 +231,18 @@ static void on_reset_timer(uv_timer_t *timer)
     mr__aconn_send(mr__worker_jobs_conn(w), &lock, 1, on_lock, lane);
 }
 
+static void on_reset_timer(uv_timer_t *timer)
+{
+    look_for_stalled(timer->data);
+}
+
 void mr__lane_care_start(mr_lane *lane)
 {
     uint64_t beat = (uint64_t)(lane->heartbeat / 1000),
              reset = (uint64_t)(lane->reset_interval / 1000);
+    /* It also tells by their locks which workers are gone, at the second look. */
+    if (lane->builtin && reset > ABSENT_LOOK)
+        reset = ABSENT_LOOK;
     (void)uv_timer_start(&lane->beat, on_beat_timer, beat, beat);
     (void)uv_timer_start(&lane->reset, on_reset_timer, 0, reset);
 }

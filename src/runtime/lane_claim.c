@@ -7,7 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TROUBLE_FIRST = 100000, TROUBLE_MOST = 5000000 };
+enum {
+    TROUBLE_FIRST = 100000,
+    TROUBLE_MOST = 5000000,
+    AHEAD_TIME = 50000, /* microseconds of work that may wait here, … */
+    AHEAD_MOST = 1000   /* … and jobs */
+};
 
 static void send_claim(mr_lane *lane);
 
@@ -59,6 +64,10 @@ static mr_error *copy_condition(const char *sql, int count, const char *const *v
 mr_error *mr_dequeue_where(mr_dequeue *ask, const char *condition, int count,
                            const char *const *values)
 {
+    if (ask->lane->builtin)
+        return mr__error(MR_E_USAGE,
+                         "claims of the built-in table take no conditions; refuse, or limit the "
+                         "number of jobs");
     mr_condition *grown =
         realloc(ask->conditions, (ask->condition_count + 1) * sizeof(*ask->conditions));
     if (grown == NULL)
@@ -149,6 +158,8 @@ static void on_look(uv_timer_t *timer)
 
 void mr__lane_look_in(mr_lane *lane, int64_t micros)
 {
+    if (lane->woken != 0 && micros > MR_LANE_AGAIN)
+        micros = MR_LANE_AGAIN;
     if (lane->worker->life == MR_LIFE_RUNNING)
         (void)uv_timer_start(&lane->look, on_look, (uint64_t)((micros + 999) / 1000), 0);
 }
@@ -232,7 +243,7 @@ static void send_claim(mr_lane *lane)
     mr_worker *w = lane->worker;
     lane->claim_sent = now(lane);
     lane->scan = mr__mark_plan(&lane->mark, lane->claim_sent);
-    mr_claim claim = {.count = lane->wanted, .worker = lane->identity};
+    mr_claim claim = {.count = lane->wanted, .worker = lane->identity, .buckets = lane->buckets};
     if (lane->ask != NULL) {
         claim.conditions = lane->ask->conditions;
         claim.condition_count = lane->ask->condition_count;
@@ -254,13 +265,28 @@ static void send_claim(mr_lane *lane)
     mr__aconn_send(mr__worker_jobs_conn(w), &statement, 1, on_claimed, lane);
 }
 
+/* Jobs that are done in no time are claimed many at once; those that take long are left to whoever
+ * is free for them. */
+static int64_t look_ahead(const mr_lane *lane)
+{
+    if (lane->look_ahead >= 0)
+        return lane->look_ahead;
+    /* What waits here counts as running, which a limit is for. */
+    bool limited = mr__bag_number(&lane->spec->bag, MR_OPT_Q_MAX_RUNNING) >= 0;
+    if (!lane->builtin || limited || lane->pace == 0)
+        return 0;
+    int64_t most = lane->num_handlers * AHEAD_TIME / lane->pace;
+    return most < AHEAD_MOST ? most : AHEAD_MOST;
+}
+
 /* How many more it may hold. */
 static int64_t room(const mr_lane *lane)
 {
-    int64_t most = lane->num_handlers + lane->look_ahead;
+    int64_t ahead = look_ahead(lane);
+    int64_t most = lane->num_handlers + ahead;
     int64_t room = most - (int64_t)lane->active;
     /* With look-ahead it claims many at once instead of one whenever one is done. */
-    if (lane->look_ahead > 0 && room < (most + 1) / 2 && lane->active > 0)
+    if (ahead > 0 && room < (most + 1) / 2 && lane->active > 0)
         return 0;
     if (lane->max_total >= 0 && room > lane->max_total - lane->total)
         room = lane->max_total - lane->total;
@@ -273,12 +299,22 @@ void mr__lane_look(mr_lane *lane)
     if (w->life != MR_LIFE_RUNNING || lane->asking || lane->claiming ||
         !mr__aconn_up(mr__worker_jobs_conn(w)))
         return;
+    /* Claims of who is not registered, or whose session lock went with its connection, would be
+     * taken for a dead worker's. */
+    if (lane->builtin && (w->fleet.registered < 2 || w->fleet.lost))
+        return;
+    if (now(lane) >= lane->woken)
+        lane->woken = 0; /* what was meant is found now */
     if (now(lane) < lane->rest_until) {
         mr__lane_look_in(lane, lane->rest_until - now(lane));
         return;
     }
     if (mr__lane_over(lane)) {
         mr__dispatch_settle(w);
+        return;
+    }
+    if (lane->transaction) {
+        mr__lane_tx_feed(lane);
         return;
     }
     int64_t wanted = room(lane);

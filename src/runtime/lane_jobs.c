@@ -1,8 +1,11 @@
-/* A queue's jobs from claim to outcome: handed to handlers, collected, written in batches.
+/* A queue's jobs from claim to outcome: handed to handlers, collected. lane_write.c writes what
+ * became of them.
  *
  * What must stay true: a job is in the list of all from its claim until its outcome is known to be
  * written, or to be nobody's business any more; a handler's thread touches only what is under the
  * lock and the job it runs. */
+#include "base/text.h"
+#include "queue/builtin.h"
 #include "runtime/lane.h"
 #include "runtime/worker.h"
 
@@ -11,13 +14,9 @@
 #include <string.h>
 
 enum {
-    WRITE_LEAST = 100, /* while handlers are busy so many are waited for, … */
-    LINGER = 5,        /* … at most so many milliseconds: a statement a job would be dear */
-    SPELL = 100000,    /* microseconds a handler's thread stays with a queue while others wait */
+    SPELL = 100000, /* microseconds a handler's thread stays with a queue while others wait */
     TROUBLE_WAIT = 500000,
     TROUBLE_MOST = 10000000,
-    WRITE_ITSELF = 1, /* which statement of the flight is the outcomes' */
-    LOCKED_WAIT = 50, /* milliseconds before a row that somebody had locked is tried again */
 };
 
 /* ---- Lines --------------------------------------------------------------------------------- */
@@ -88,6 +87,7 @@ static void run_handler(mr_task *task, mr_seat *seat)
     while ((job = begin_next(lane)) != NULL) {
         atomic_store(&job->started, mr__clock_now(clock));
         mr__job_run(&job->job, open_session, seat);
+        job->ended = mr__clock_now(clock);
         hand_back(lane, job);
         if (mr__clock_now(clock) >= until)
             break;
@@ -128,24 +128,38 @@ void mr__lane_feed(mr_lane *lane)
     }
 }
 
+/* A job's own timeout comes before the queue's. */
+static int64_t runtime_of(const mr_lane *lane, const mr_job_row *row)
+{
+    int column = lane->builtin ? mr__jobs_value_find(row->jobs, MR_BUILTIN_TIMEOUT) : -1;
+    const char *own = column < 0 ? NULL : mr__job_value_at(row, (size_t)column);
+    int64_t ms = 0;
+    return own != NULL && mr__text_int(own, &ms) && ms > 0 ? ms * 1000 : lane->max_runtime;
+}
+
+void mr__lane_job_init(mr_lane *lane, mr_jobs *jobs, size_t index, mr_job *out)
+{
+    mr_worker *w = lane->worker;
+    *out = (mr_job){.store = lane->store,
+                    .worker = lane->identity,
+                    .jobs = mr__jobs_ref(jobs),
+                    .row = mr__jobs_at(jobs, index),
+                    .handler = lane->handler,
+                    .hooks = lane->hooks,
+                    .logger = &w->logger,
+                    .clock = w->clock,
+                    .deadline = INT64_MAX};
+    out->max_runtime = runtime_of(lane, &out->row);
+    out->outcome =
+        (mr_outcome){.id = out->row.id, .fence = out->row.fence, .kind = MR_OUTCOME_RELEASE};
+}
+
 static mr_lane_job *make_job(mr_lane *lane, mr_jobs *jobs, size_t index)
 {
     mr_lane_job *job = calloc(1, sizeof(*job));
     if (job == NULL)
         return NULL;
-    mr_worker *w = lane->worker;
-    job->job = (mr_job){.store = lane->store,
-                        .worker = lane->identity,
-                        .jobs = mr__jobs_ref(jobs),
-                        .row = mr__jobs_at(jobs, index),
-                        .handler = lane->handler,
-                        .hooks = lane->hooks,
-                        .logger = &w->logger,
-                        .clock = w->clock,
-                        .max_runtime = lane->max_runtime,
-                        .deadline = INT64_MAX};
-    job->job.outcome = (mr_outcome){
-        .id = job->job.row.id, .fence = job->job.row.fence, .kind = MR_OUTCOME_RELEASE};
+    mr__lane_job_init(lane, jobs, index, &job->job);
     job->next = lane->all;
     if (lane->all != NULL)
         lane->all->previous = job;
@@ -183,10 +197,10 @@ void mr__lane_forget(mr_lane *lane, mr_lane_job *job)
     free(job);
 }
 
-static void count_outcome(mr_lane *lane, const mr_lane_job *job)
+void mr__lane_count(mr_lane *lane, const mr_job *job)
 {
     mr_worker *w = lane->worker;
-    switch (job->job.outcome.kind) {
+    switch (job->outcome.kind) {
     case MR_OUTCOME_COMPLETE:
         mr__count(w, MR_METRIC_JOBS_COMPLETED, 1);
         return;
@@ -195,8 +209,8 @@ static void count_outcome(mr_lane *lane, const mr_lane_job *job)
         mr__count(w, MR_METRIC_JOBS_FAILED, 1);
         mr__log(&w->logger, MR_WARN, "job failed",
                 "queue=%s" MR_SEP "job=%s" MR_SEP "error=%s" MR_SEP "retry=%s", lane->name,
-                job->job.row.id, job->job.message == NULL ? "" : job->job.message,
-                job->job.outcome.kind == MR_OUTCOME_ERROR ? "true" : "false");
+                job->row.id, job->message == NULL ? "" : job->message,
+                job->outcome.kind == MR_OUTCOME_ERROR ? "true" : "false");
         return;
     case MR_OUTCOME_CANCEL:
     case MR_OUTCOME_REQUEUE:
@@ -208,10 +222,11 @@ static void count_outcome(mr_lane *lane, const mr_lane_job *job)
 }
 
 /* The job changed nothing: somebody else has it, or finished it, or deleted it. */
-static void came_too_late(mr_lane *lane, const mr_lane_job *job)
+void mr__lane_late(mr_lane *lane, mr_lane_job *job)
 {
     if (job->again)
         return; /* it was written, most likely, by the statement whose answer was lost */
+    mr__lane_tell_lost(lane, job);
     mr__count(lane->worker, MR_METRIC_JOBS_LATE, 1);
     mr__log(&lane->worker->logger, MR_WARN, "outcome came too late",
             "queue=%s" MR_SEP "job=%s" MR_SEP "fence=%" PRId64 MR_SEP
@@ -239,8 +254,20 @@ static void given_back(mr_lane *lane, mr_lane_job *job)
     mr__lane_look_in(lane, wait);
 }
 
+/* A moving average; never 0 once it is known. */
+static void note_pace(mr_lane *lane, const mr_lane_job *job)
+{
+    int64_t started = atomic_load(&job->started);
+    int64_t took = started == 0 ? 0 : job->ended - started;
+    if (started == 0 || took < 0)
+        return;
+    lane->pace = lane->pace == 0 ? took : lane->pace + (took - lane->pace) / 8;
+    lane->pace = lane->pace < 1 ? 1 : lane->pace;
+}
+
 static void collect_one(mr_lane *lane, mr_lane_job *job)
 {
+    note_pace(lane, job);
     job->state = MR_LANE_DONE;
     lane->active--;
     if (mr_error_code(job->job.trouble) == MR_E_FATAL)
@@ -253,33 +280,21 @@ static void collect_one(mr_lane *lane, mr_lane_job *job)
         lane->sick = 0;
     }
     if (job->job.written) {
-        count_outcome(lane, job);
+        mr__lane_count(lane, &job->job);
+        mr__lane_key_of(lane, &job->job, "");
         mr__lane_forget(lane, job);
     } else if (job->job.outcome.id == NULL) {
-        came_too_late(lane, job);
+        mr__lane_late(lane, job);
         mr__lane_forget(lane, job);
     } else {
         mr__lane_line_add(&lane->unwritten, job);
     }
 }
 
-static void on_write_timer(uv_timer_t *timer)
-{
-    mr__lane_write(timer->data);
-}
-
-/* Outcomes gather while handlers are busy, and are written at once when nothing else is going on.
- */
-static void write_soon(mr_lane *lane)
-{
-    if (lane->active == 0 || lane->unwritten.count >= WRITE_LEAST)
-        mr__lane_write(lane);
-    else if (lane->unwritten.count > 0 && uv_is_active((uv_handle_t *)&lane->later) == 0)
-        (void)uv_timer_start(&lane->later, on_write_timer, LINGER, 0);
-}
-
 void mr__lane_collect(mr_lane *lane)
 {
+    if (lane->transaction)
+        return; /* its batches come back whole */
     (void)pthread_mutex_lock(&lane->lock);
     mr_lane_line done = lane->done;
     lane->done = (mr_lane_line){0};
@@ -287,12 +302,13 @@ void mr__lane_collect(mr_lane *lane)
     mr_lane_job *job;
     while ((job = mr__lane_line_take(&done)) != NULL)
         collect_one(lane, job);
-    write_soon(lane);
+    mr__lane_promote(lane);
+    mr__lane_write_soon(lane);
     mr__lane_look(lane);
 }
 
 /* Its outcome is to be written. */
-static void put_back(mr_lane *lane, mr_lane_job *job)
+void mr__lane_put_back(mr_lane *lane, mr_lane_job *job)
 {
     job->state = MR_LANE_DONE;
     mr__lane_line_add(&lane->unwritten, job);
@@ -307,175 +323,29 @@ void mr__lane_release(mr_lane *lane)
     mr_lane_job *job;
     while ((job = mr__lane_line_take(&waiting)) != NULL) {
         lane->active--;
-        put_back(lane, job); /* as it was made: to be given back */
+        mr__lane_put_back(lane, job); /* as it was made: to be given back */
     }
 }
 
-/* ---- Writing ------------------------------------------------------------------------------- */
-
-/* False when the row is in somebody's hands just now. */
-static bool wrote_one(mr_lane *lane, mr_lane_job *job, const mr_outcome *outcome)
+/* The handler's thread has the job as long as it hangs, so another stands in for it. Whichever of
+ * the two is written first counts: the other comes too late. */
+void mr__lane_disown(mr_lane *lane, mr_lane_job *job)
 {
-    if (outcome->locked) {
-        put_back(lane, job);
-        return false;
-    }
-    if (outcome->became[0] == '\0')
-        came_too_late(lane, job);
-    else
-        count_outcome(lane, job);
-    mr__lane_forget(lane, job);
-    return true;
-}
-
-/* The server refuses this very outcome, alone: the job fails with that reason. When even that is
- * refused, the job is left as it is, for people to look at once the resetter has given it up. */
-static void refuse_outcome(mr_lane *lane, mr_lane_job *job, const mr_error *error)
-{
-    mr_worker *w = lane->worker;
-    bool last = job->job.outcome.kind == MR_OUTCOME_FAIL;
-    mr__log(&w->logger, MR_ERROR, "outcome refused",
-            "queue=%s" MR_SEP "job=%s" MR_SEP "error=%s" MR_SEP "then=%s", lane->name,
-            job->job.row.id, mr_error_message(error),
-            last ? "the job is left to the resetter" : "the job fails with this reason");
-    if (last) {
-        mr__lane_forget(lane, job);
+    if (job->disowned)
         return;
-    }
-    free(job->job.message);
-    job->job.message = strdup(mr_error_message(error));
-    job->job.outcome = (mr_outcome){.id = job->job.row.id,
-                                    .fence = job->job.row.fence,
-                                    .kind = MR_OUTCOME_FAIL,
-                                    .message = job->job.message};
-    put_back(lane, job);
-}
-
-/* Takes the error. A lost connection is waited out; a statement that the server refuses is tried
- * again with half of the outcomes, until the one to blame is alone: the others must not wait for
- * it. */
-static void write_failed(mr_lane *lane, mr_error *error)
-{
-    mr_worker *w = lane->worker;
-    size_t count = lane->writing_count;
-    bool refused = mr_error_sqlstate(error)[0] != '\0' && !mr_error_retryable(error) &&
-                   mr_error_code(error) != MR_E_CONNECT;
-    if (mr_error_code(error) != MR_E_CANCELLED)
-        mr__log(&w->logger, MR_WARN, "outcomes could not be written",
-                "queue=%s" MR_SEP "jobs=%zu" MR_SEP "error=%s", lane->name, count,
-                mr_error_message(error));
-    lane->writing_count = 0;
-    if (refused && count == 1) {
-        refuse_outcome(lane, lane->writing[0], error);
-    } else {
-        for (size_t i = 0; i < count; i++) {
-            lane->writing[i]->again = lane->writing[i]->again || !refused;
-            put_back(lane, lane->writing[i]);
-        }
-        if (refused)
-            lane->write_most = count / 2;
-    }
-    mr_error_free(error);
-    int64_t wait = refused ? LOCKED_WAIT : mr__jitter(TROUBLE_WAIT) / 1000;
-    (void)uv_timer_start(&lane->later, on_write_timer, (uint64_t)wait, 0);
-}
-
-static void on_written(void *user, PGresult **results, mr_error *error)
-{
-    mr_lane *lane = user;
-    mr_worker *w = lane->worker;
-    size_t count = lane->writing_count;
-    if (error == NULL)
-        error =
-            mr__queue_finish_take(results[WRITE_ITSELF], lane->outcomes, count, &lane->mark, NULL);
-    if (strcmp(mr_error_sqlstate(error), "55P03") == 0 && !lane->free_only) {
-        /* Somebody has one of the rows locked: the others are written, that one is waited for. */
-        mr_error_free(error);
-        lane->free_only = true;
-        for (size_t i = 0; i < count; i++)
-            put_back(lane, lane->writing[i]);
-        lane->writing_count = 0;
-        mr__lane_write(lane);
-        return;
-    }
-    lane->free_only = false;
-    if (error != NULL) {
-        write_failed(lane, error);
-        if (w->life == MR_LIFE_STOPPING)
-            mr__worker_settle_stop(w);
-        return;
-    }
-    lane->write_most =
-        lane->write_most * 2 < MR_LANE_WRITE_MOST ? lane->write_most * 2 : MR_LANE_WRITE_MOST;
-    bool all = true;
-    for (size_t i = 0; i < count; i++)
-        all = wrote_one(lane, lane->writing[i], &lane->outcomes[i]) && all;
-    lane->writing_count = 0;
-    if (all)
-        write_soon(lane);
-    else
-        (void)uv_timer_start(&lane->later, on_write_timer, LOCKED_WAIT, 0);
-    mr__lane_look(lane);
-    if (w->life == MR_LIFE_STOPPING)
-        mr__worker_settle_stop(w);
-    else
-        mr__dispatch_settle(w);
-}
-
-static void on_written_pooled(void *user, PGresult **results, mr_error *error)
-{
-    PGresult *shifted[WRITE_ITSELF + 1] = {NULL};
-    if (error == NULL)
-        shifted[WRITE_ITSELF] = results[0];
-    on_written(user, shifted, error);
-}
-
-/* Sessions do not last. */
-static bool pooled(const mr_worker *w)
-{
-    return mr__bag_number(&w->conf->bag, MR_OPT_LEADER_STRATEGY) == 1;
-}
-
-static bool writing_room(mr_lane *lane)
-{
-    if (lane->writing == NULL)
-        lane->writing = calloc(MR_LANE_WRITE_MOST, sizeof(*lane->writing));
-    if (lane->outcomes == NULL)
-        lane->outcomes = calloc(MR_LANE_WRITE_MOST, sizeof(*lane->outcomes));
-    return lane->writing != NULL && lane->outcomes != NULL;
-}
-
-void mr__lane_write(mr_lane *lane)
-{
-    mr_worker *w = lane->worker;
-    if (lane->writing_count > 0 || lane->unwritten.count == 0 ||
-        !mr__aconn_up(mr__worker_jobs_conn(w)) || !writing_room(lane))
-        return;
-    mr_lane_job *job;
-    while (lane->writing_count < lane->write_most &&
-           (job = mr__lane_line_take(&lane->unwritten)) != NULL) {
-        job->state = MR_LANE_WRITING;
-        lane->outcomes[lane->writing_count] = job->job.outcome;
-        lane->writing[lane->writing_count++] = job;
-    }
-    MR_AUTO_CALL call = {0};
-    mr_error *error =
-        mr__queue_finish_call(lane->store, lane->identity, lane->outcomes, lane->writing_count,
-                              lane->free_only || pooled(w), &call);
-    if (error != NULL) {
-        write_failed(lane, error); /* only memory can be short */
-        return;
-    }
-    /* The connection is shared: what it waits for is limited for this statement alone. A pooler's
-     * may be anybody's after each statement: there locked rows are left alone from the start. */
-    mr_flight_statement flight[] = {
-        {.sql = "SELECT pg_catalog.set_config('lock_timeout', '250ms', false)"},
-        [WRITE_ITSELF] = {.sql = call.sql, .count = call.count},
-        {.sql = "RESET lock_timeout"}};
-    memcpy(flight[WRITE_ITSELF].values, call.values,
-           (size_t)call.count * sizeof(flight[WRITE_ITSELF].values[0]));
-    if (pooled(w))
-        mr__aconn_send(mr__worker_jobs_conn(w), &flight[WRITE_ITSELF], 1, on_written_pooled, lane);
-    else
-        mr__aconn_send(mr__worker_jobs_conn(w), flight, 3, on_written, lane);
+    mr_lane_job *stand_in = make_job(lane, job->job.jobs, (size_t)job->job.row.row);
+    if (stand_in == NULL)
+        return; /* the next heartbeat tries again */
+    lane->active--;
+    job->disowned = true;
+    MR_AUTO_BUF text = {0};
+    mr__job_overrun(&stand_in->job, &text);
+    mr__buf_puts(&text, "; its handler did not give up when it was told to");
+    stand_in->job.message = mr__buf_take(&text);
+    stand_in->job.outcome.kind = MR_OUTCOME_ERROR;
+    stand_in->job.outcome.message = stand_in->job.message;
+    mr__lane_put_back(lane, stand_in);
+    int none = MR_STOP_NONE;
+    (void)atomic_compare_exchange_strong(&job->job.stop, &none, MR_STOP_LOST);
+    mr__lane_write(lane);
 }

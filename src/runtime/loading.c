@@ -45,6 +45,18 @@ static mr_error *read_blocked(mr_place *p, const char *text)
     return error;
 }
 
+/* Streams that wait behind a letter which a detached consumer has not written down yet. */
+static mr_error *add_unsaved_blocked(mr_place *p)
+{
+    for (size_t i = 0; p->by_key && p->save != NULL && i < p->save->aside_count; i++) {
+        const mr_aside *aside = &p->save->asides[i];
+        if (aside->kind != MR_ASIDE_SKIP)
+            MR_TRY(mr__streams_add(&p->blocked, aside->event->aggregate_type,
+                                   aside->event->aggregate_id));
+    }
+    return NULL;
+}
+
 /* Where it stands. What a detached consumer has done beyond its checkpoint stays known, unless
  * somebody else moved that. */
 static void take_position(mr_place *p, int64_t position)
@@ -69,6 +81,11 @@ static void forget_trouble(mr_place *p)
 static void loaded_paused(mr_place *p, const PGresult *rows, int row)
 {
     mr_worker *w = p->worker;
+    if (p->save != NULL && p->reached > p->saved) {
+        p->reload = true; /* what a detached one did is written down first */
+        mr__dispatch_save(p);
+        return;
+    }
     mr__place_set_state(p, MR_PLACE_PAUSED, "it is paused");
     const char *by = PQgetvalue(rows, row, PAUSED_BY), *why = PQgetvalue(rows, row, REASON);
     mr__log(&w->logger, MR_INFO, "consumer is paused",
@@ -94,6 +111,7 @@ static mr_error *place_loaded(mr_place *p, const PGresult *rows, int row)
     take_position(p, position);
     MR_TRY(read_skips(p, PQgetvalue(rows, row, SKIPS)));
     MR_TRY(read_blocked(p, PQgetvalue(rows, row, BLOCKED)));
+    MR_TRY(add_unsaved_blocked(p));
     p->epoch = epoch;
     p->replay = PQgetvalue(rows, row, REPLAY)[0] == 't';
     p->reload = false;
@@ -243,8 +261,10 @@ void mr__loading_epochs(mr_worker *w, const json_t *epochs)
             epoch == p->epoch)
             continue;
         p->reload = true; /* a batch under way finds out by itself, at its fence */
-        if (p->state == MR_PLACE_RUNNING)
+        if (p->state == MR_PLACE_RUNNING) {
+            atomic_store(&p->recalled, true);
             continue;
+        }
         (void)uv_timer_stop(&p->timer);
         mr__place_set_state(p, MR_PLACE_LOADING, "controls changed");
         any = true;

@@ -63,22 +63,26 @@ static void on_listening(void *user, PGresult **results, mr_error *error)
     mr_error_free(error);
 }
 
+/* Also on the fleet's channel, for the wake-ups of queues, where the registration did not do it. */
 static void listen_on(mr_worker *w, mr_aconn *conn)
 {
     if (w->notify_sql == NULL)
         return;
-    mr_flight_statement listen = {.sql = w->notify_sql};
-    mr__aconn_send(conn, &listen, 1, on_listening, w);
+    bool by_lease = mr__bag_number(&w->conf->bag, MR_OPT_LEADER_STRATEGY) == 1;
+    mr_flight_statement listen[] = {{.sql = w->notify_sql}, {.sql = w->fleet.listen_sql}};
+    mr__aconn_send(conn, listen, by_lease ? 2 : 1, on_listening, w);
 }
 
-/* A notification is a hint: which channel it came on is all that counts. */
+/* A notification is a hint, and anybody may send one: it makes us look, nothing else. */
 static void on_notify(void *user, const char *channel, const char *payload)
 {
-    (void)payload;
     mr_worker *w = user;
     if (w->life != MR_LIFE_RUNNING)
         return;
-    if (strcmp(channel, w->fleet.channel) == 0)
+    const char *queue = mr__wake_queue(payload);
+    if (strcmp(channel, w->fleet.channel) == 0 && queue != NULL)
+        mr__lanes_wake(w, queue);
+    else if (strcmp(channel, w->fleet.channel) == 0)
         mr__control_look(w);
     if (w->notify_sql != NULL &&
         strcmp(channel, mr__bag_text(&w->conf->bag, MR_OPT_NOTIFY_CHANNEL)) == 0)
@@ -185,6 +189,7 @@ static mr_error *make_executors(mr_worker *w, const mr_conn_params *conn)
         count = w->place_count < 8 ? (int64_t)w->place_count : 8;
         for (size_t i = 0; i < w->lane_count; i++)
             count += w->lanes[i]->num_handlers;
+        count += w->lane_count > 0 ? 1 : 0; /* for outcomes, while all handlers are busy */
     }
     mr_executors_params params = {
         .count = (int)count,
@@ -225,7 +230,9 @@ mr_error *mr__worker_make_loop(mr_worker *w)
     (void)uv_timer_init(&w->loop, &w->heartbeat);
     (void)uv_timer_init(&w->loop, &w->shutdown);
     (void)uv_timer_init(&w->loop, &w->lag);
-    w->lag.data = w;
+    (void)uv_timer_init(&w->loop, &w->ring);
+    (void)uv_timer_init(&w->loop, &w->house);
+    w->lag.data = w->ring.data = w->house.data = w;
     w->signal.data = w;
     w->heartbeat.data = w;
     w->shutdown.data = w;
@@ -239,7 +246,11 @@ mr_error *mr__worker_make_loop(mr_worker *w)
         (void)uv_timer_init(&w->loop, &lane->beat);
         (void)uv_timer_init(&w->loop, &lane->reset);
         (void)uv_timer_init(&w->loop, &lane->later);
+        (void)uv_timer_init(&w->loop, &lane->progress);
+        lane->progress.data = lane;
+        (void)uv_timer_init(&w->loop, &lane->promote);
         lane->look.data = lane->beat.data = lane->reset.data = lane->later.data = lane;
+        lane->promote.data = lane;
     }
     w->loop_made = true;
     mr_conn_params conn = mr__worker_conn(w);

@@ -65,8 +65,8 @@ typedef enum mr_type {
     X(HEARTBEAT_TIMEOUT, "worker", "heartbeat_timeout", DURATION, "30s", "", "", 100000, 0,        \
       "a worker silent for this long is dead; also the length of a leader's lease")                \
     X(REBALANCE_INTERVAL, "worker", "rebalance_interval", DURATION, "500ms", "5s", "", 10000, 0,   \
-      "how often the leader looks at the fleet; others look half as often. Shorter because a "     \
-      "killed worker is seen at once and a look is one statement")                                 \
+      "how often the leader looks at the fleet; others look half as often, with a lease as "       \
+      "often. Shorter because a killed worker is seen at once and a look is one statement")        \
     X(LEADER_STRATEGY, "worker", "leader_strategy", CHOICE, "advisory", "", "advisory,lease", 0,   \
       0,                                                                                           \
       "how the leader is chosen: advisory = a session lock; lease = a row, for transaction "       \
@@ -98,9 +98,16 @@ typedef enum mr_type {
       "timeout: then report and stay (error), or look once more and pass over it (skip)")          \
     X(MAX_GAP_WAIT, "worker", "max_gap_wait", DURATION, "1m", "", "", 0, 0,                        \
       "timeout: longest a hole may hold readers at all; with error, readers give up then")         \
+    X(HOUSE_INTERVAL, "worker", "housekeeping_interval", DURATION, "30s", "", "", 100000, 0,       \
+      "how often the built-in table of jobs is tidied, by whichever worker gets the lock")         \
+    X(RETENTION, "worker", "archive_retention", DURATION, "720h", "", "", 3600000000, 0,           \
+      "how long finished jobs stay in jobs_archive; whole days are dropped")                       \
+    X(IDEMPOTENCY, "worker", "idempotency_window", DURATION, "168h", "", "", 1000000, 0,           \
+      "how long an idempotency key is remembered, at least; while its job is open in any case")    \
     X(EXECUTORS, "worker", "executors", INT, "auto", "", "auto", 1, 256,                           \
       "threads that run handlers, each with one connection; auto = the number of consumers, at "   \
-      "most 8, plus num_handlers of each queue. Connections of the process: 2 + executors")        \
+      "most 8, plus num_handlers of each queue, and one. Connections of the process: 2 + "         \
+      "executors")                                                                                 \
     X(EXECUTOR_IDLE, "worker", "executor_idle_timeout", DURATION, "1m", "", "", 1000, 0,           \
       "an executor's connection is closed after being unused this long")                           \
     X(READ_SIZE, "worker", "read_size", INT, "1000", "", "", 1, 100000,                            \
@@ -136,6 +143,17 @@ typedef enum mr_type {
     X(T_LEADER, "worker", "worker_leader_election_table", NAME, "worker_leader_election", "", "",  \
       0, 0, "name of that table")                                                                  \
     X(T_PUBLISHED, "worker", "log_published_table", NAME, "log_published", "", "", 0, 0,           \
+      "name of that table")                                                                        \
+    X(T_JOBS, "worker", "jobs_table", NAME, "jobs", "", "", 0, 0, "name of that table")            \
+    X(T_JOBS_ARCHIVE, "worker", "jobs_archive_table", NAME, "jobs_archive", "", "", 0, 0,          \
+      "name of that table")                                                                        \
+    X(T_JOB_IDEMPOTENCY, "worker", "job_idempotency_table", NAME, "job_idempotency", "", "", 0, 0, \
+      "name of that table")                                                                        \
+    X(T_JOB_SETTINGS, "worker", "job_settings_table", NAME, "job_settings", "", "", 0, 0,          \
+      "name of that table")                                                                        \
+    X(T_QUEUE_CONTROLS, "worker", "queue_controls_table", NAME, "queue_controls", "", "", 0, 0,    \
+      "name of that table")                                                                        \
+    X(T_QUEUE_AUDIT, "worker", "queue_audit_table", NAME, "queue_audit", "", "", 0, 0,             \
       "name of that table")                                                                        \
     X(T_MIGRATIONS, "worker", "schema_migrations_table", NAME, "schema_migrations", "", "", 0, 0,  \
       "name of that table")                                                                        \
@@ -202,14 +220,19 @@ typedef enum mr_type {
       "none,key,worker's", 0, 0, "this consumer's own dead_letter_order")                          \
     X(Q_NAME, "queue", "name", NAME, "", "", "", 0, 0, "unique name of the queue")                 \
     X(Q_TABLE, "queue", "table", TEXT, "", "", "", 0, 0,                                           \
-      "the table that is locked and updated, with an optional schema and alias")                   \
+      "the table that is locked and updated, with an optional schema and alias; none = the "       \
+      "built-in "                                                                                  \
+      "table of jobs")                                                                             \
     X(Q_VIEW, "queue", "view", TEXT, "", "", "", 0, 0,                                             \
       "where candidates, counts and values are read, when it is not the table")                    \
     X(Q_COLUMNS, "queue", "columns", MAP, "", "", "", 0, 0,                                        \
       "columns with other names, Millrace's name to the table's: {queued_at: created_at}")         \
     X(Q_VALUES, "queue", "values", MAP, "", "", "", 0, 0,                                          \
       "what the handler gets, name to SQL expression; none = every column of the view")            \
-    X(Q_ORDER, "queue", "order", TEXT, "", "", "", 0, 0, "SQL order of the jobs; none = by id")    \
+    X(Q_ORDER, "queue", "order", TEXT, "", "", "", 0, 0,                                           \
+      "SQL order of the jobs; none = by id. Built-in table: key = jobs of one key run one after "  \
+      "the "                                                                                       \
+      "other (the default), none = keys mean no order")                                            \
     X(Q_CONDITION, "queue", "condition", TEXT, "", "", "", 0, 0,                                   \
       "SQL condition that makes a row this queue's")                                               \
     X(Q_SQL, "queue", "sql", TEXT, "", "", "", 0, 0,                                               \
@@ -224,9 +247,11 @@ typedef enum mr_type {
       "plugin: a text for the plugin")                                                             \
     X(Q_NUM_HANDLERS, "queue", "num_handlers", INT, "1", "", "", 1, 256,                           \
       "jobs that run at once in this process")                                                     \
-    X(Q_LOOK_AHEAD, "queue", "look_ahead", INT, "0", "", "", 0, 10000,                             \
+    X(Q_LOOK_AHEAD, "queue", "look_ahead", INT, "auto", "", "auto", 0, 10000,                      \
       "jobs claimed beyond those that run, to be begun without a round trip; given back at a "     \
-      "stop")                                                                                      \
+      "stop. "                                                                                     \
+      "auto = with the built-in table as many as take 50ms, by how long they took so far; else "   \
+      "none")                                                                                      \
     X(Q_INTERVAL, "queue", "interval", DURATION, "1s", "", "", 1000, 0,                            \
       "wait before the next look when there was nothing to claim")                                 \
     X(Q_HEARTBEAT, "queue", "heartbeat_interval", DURATION, "5s", "", "", 10000, 0,                \
@@ -247,6 +272,33 @@ typedef enum mr_type {
       "a job that was reset so often fails instead")                                               \
     X(Q_RESET_INTERVAL, "queue", "reset_interval", DURATION, "5s", "", "", 10000, 0,               \
       "how often stalled jobs are looked for, by whichever worker gets the lock")                  \
+    X(Q_MODE, "queue", "mode", CHOICE, "lease", "", "lease,transaction", 0, 0,                     \
+      "built-in table: lease = a job is claimed, run and finished, each by itself; transaction = " \
+      "a "                                                                                         \
+      "batch of short jobs is taken, run and finished in one transaction: fastest, and a crash "   \
+      "undoes it")                                                                                 \
+    X(Q_BATCH_SIZE, "queue", "batch_size", INT, "100", "", "", 1, 10000,                           \
+      "mode: transaction: jobs of one transaction")                                                \
+    X(Q_LEASE, "queue", "claim_lease", DURATION, "90s", "", "", 100000, 0,                         \
+      "built-in table: a claim that is not renewed for so long is over; renewed after a third. A " \
+      "worker "                                                                                    \
+      "whose session is gone loses its claims at once")                                            \
+    X(Q_RETRY_BASE, "queue", "retry_base_delay", DURATION, "1s", "", "", 1000, 0,                  \
+      "built-in table: wait before the first retry; doubles with each, with jitter")               \
+    X(Q_RETRY_MOST, "queue", "retry_max_delay", DURATION, "1h", "", "", 1000, 0,                   \
+      "built-in table: longest such wait")                                                         \
+    X(Q_MAX_RUNNING, "queue", "max_running", INT, "unlimited", "", "unlimited", 1, 1000000,        \
+      "built-in table: jobs of the queue that run at once over the whole fleet, exactly")          \
+    X(Q_LETTER_ORDER, "queue", "dead_letter_order", CHOICE, "none", "", "none,key", 0, 0,          \
+      "built-in table: key = later jobs of a dead letter's key wait until it is replayed or "      \
+      "dropped; "                                                                                  \
+      "none = they go on")                                                                         \
+    X(Q_ARCHIVE, "queue", "archive", BOOL, "true", "", "", 0, 0,                                   \
+      "built-in table: finished jobs go to jobs_archive; false = they are deleted")                \
+    X(Q_AFFINITY, "queue", "affinity", CHOICE, "ring", "", "ring,none", 0, 0,                      \
+      "built-in table: ring = jobs with a key go to the worker that owns its bucket, if it comes " \
+      "for "                                                                                       \
+      "them; none = to anybody")                                                                   \
     X(Q_RESET_MESSAGE, "queue", "reset_failure_message", TEXT, "", "", "", 0, 0,                   \
       "what is stored then; none = a text that says why")
 

@@ -200,8 +200,10 @@ void mr__outcome_batch(mr_place *p, mr_batch **taken)
     }
     if (p->detached && p->saved == p->reached)
         p->unsaved = 0;
+    int64_t wait = batch->count > 0 ? p->batch_pause : p->rest_left;
+    p->rest_left = 0;
     if (batch->error == NULL) {
-        mr__place_go_on(p, batch->count > 0 ? p->batch_pause : 0, "committed");
+        mr__place_go_on(p, wait, "committed");
         return;
     }
     /* After a lost connection nobody knows whether the commit happened: the database does. */
@@ -230,6 +232,22 @@ static bool save_due(const mr_place *p)
     return p->unsaved > 0 && (p->unsaved >= p->checkpoint_every || age >= p->checkpoint_age);
 }
 
+/* Saves what was delivered if the time has come: it is `due`, or an event after it failed. That one
+ * may be tried for long, and what went well before it must not be done again for its sake. */
+static void save_now(mr_place *p, bool due, bool guilty)
+{
+    bool paused = p->state == MR_PLACE_PAUSED;
+    bool free_now = paused || p->state == MR_PLACE_IDLE || p->state == MR_PLACE_LOADING;
+    if (p->state == MR_PLACE_RESTING && guilty) {
+        p->rest_left = (int64_t)uv_timer_get_due_in(&p->timer) * 1000;
+        (void)uv_timer_stop(&p->timer);
+    } else if (!free_now || !(due || paused)) {
+        return;
+    }
+    p->reload = p->reload || paused; /* what follows the save is for the controls to say */
+    mr__dispatch_save(p);
+}
+
 void mr__outcome_delivered(mr_place *p, mr_batch *batch)
 {
     mr_worker *w = p->worker;
@@ -244,26 +262,24 @@ void mr__outcome_delivered(mr_place *p, mr_batch *batch)
             return;
         }
         if (p->unsaved == 0)
-            p->unsaved_at = mr__clock_now(w->clock);
+            p->unsaved_at = batch->begun; /* its first event may have been done right then */
         p->unsaved += (int64_t)batch->handled;
         p->reached = batch->reached;
         mr__count(w, MR_METRIC_EVENTS, (int64_t)batch->handled);
         mr__count(w, MR_METRIC_BATCHES, 1);
         progressed(p, batch->reached);
     }
-    bool due = save_due(p);
+    /* When it was told to come back, whoever told it waits for its checkpoint too. */
+    bool due = save_due(p) || (p->unsaved > 0 && atomic_load(&p->recalled));
+    bool guilty = batch->error != NULL && batch->failure.fault != MR_FAULT_NOBODY;
     if (batch->error != NULL)
         batch_failed(p, batch);
     else
         mr__place_go_on(p, due ? 0 : p->batch_pause, "delivered");
     if (w->life != MR_LIFE_RUNNING && w->life != MR_LIFE_STOPPING)
         return;
-    bool paused = p->state == MR_PLACE_PAUSED;
-    bool free_now = paused || p->state == MR_PLACE_IDLE || p->state == MR_PLACE_LOADING;
-    if (!p->owned || !free_now || p->save == NULL || !(due || paused))
-        return;
-    p->reload = p->reload || paused; /* what follows the save is for the controls to say */
-    mr__dispatch_save(p);
+    if (p->owned && p->save != NULL && p->reached > p->saved)
+        save_now(p, due, guilty);
 }
 
 /* ---- Replays ------------------------------------------------------------------------------- */

@@ -59,8 +59,10 @@ static void forget_place(mr_place *p)
 
 void mr__place_let_go(mr_place *p)
 {
-    if (p->state == MR_PLACE_RUNNING)
+    if (p->state == MR_PLACE_RUNNING) {
+        atomic_store(&p->recalled, true);
         return; /* its batch finishes or is fenced off, then this is called again */
+    }
     mr__place_drop_draft(p);
     (void)uv_timer_stop(&p->timer);
     mr__place_set_state(p, MR_PLACE_AWAY, "not ours");

@@ -135,6 +135,10 @@ void mr_worker_free(mr_worker *w)
     free(w->load_sql);
     free(w->published_sql);
     free(w->notify_sql);
+    free(w->ring_sql);
+    free(w->house_sql);
+    json_decref(w->ring_members);
+    free(w->house_after);
     mr_error_free(w->fatal);
     if (w->signal_fd >= 0)
         (void)close(w->signal_fd);
@@ -168,6 +172,8 @@ static void close_everything(mr_worker *w)
     uv_close((uv_handle_t *)&w->heartbeat, NULL);
     uv_close((uv_handle_t *)&w->shutdown, NULL);
     uv_close((uv_handle_t *)&w->lag, NULL);
+    uv_close((uv_handle_t *)&w->ring, NULL);
+    uv_close((uv_handle_t *)&w->house, NULL);
     uv_close((uv_handle_t *)&w->signal, NULL);
 }
 
@@ -300,6 +306,7 @@ static mr_error *start(mr_worker *w)
     MR_TRY(mr_connect(params.conninfo, params.application, &conn));
     MR_TRY(mr__worker_prepare(w, conn, false));
     MR_TRY(mr__enrol_places(w, conn, w->places, w->place_count));
+    MR_TRY(mr__lanes_enrol(w, conn));
     mr_error *error = mr__worker_make_loop(w);
     if (error != NULL)
         return w->loop_made ? abandon(w, error) : error;

@@ -61,6 +61,9 @@ typedef struct mr_place {
     bool detached;
     mr_batch *save;
     int64_t unsaved, unsaved_at, checkpoint_every, checkpoint_age;
+    int64_t rest_left; /* of a rest that a save came into, microseconds */
+    /* What is with an executor is to come back between two events, or two letters of a replay. */
+    atomic_bool recalled;
     bool owns_spec; /* it came while the worker ran; its spec goes with the last such place */
     bool owned;     /* assigned to this worker, or its lock is held, as far as is known */
     bool by_lock;   /* ownership: lock */
@@ -81,6 +84,7 @@ typedef struct mr_control {
     int registered;       /* 0 = no, 1 = without its session lock, 2 = fully */
     bool busy;            /* a flight is under way */
     bool leader;
+    bool calm;      /* the leader's picture has no consumers */
     bool lost;      /* declared dead: registers anew once its batches are over */
     bool beat_sent; /* the tick under way stamps the heartbeat */
     bool tell;      /* something changed that others should see soon */
@@ -130,9 +134,12 @@ struct mr_worker {
      * stop may come from a signal handler when the loop is long gone. */
     int signal_fd;
     uv_poll_t signal;
-    uv_timer_t heartbeat, shutdown, lag;
-    bool lag_told;  /* a report is with the executors */
-    mr_aconn *jobs; /* the queues' connection, when there is no reader to share one with */
+    uv_timer_t heartbeat, shutdown, lag, ring, house;
+    char *ring_sql, *house_sql;
+    json_t *ring_members; /* {queue: [worker, …]} as last seen */
+    char *house_after;    /* where the sweep of keys goes on; NULL = at the beginning */
+    bool lag_told;        /* a report is with the executors */
+    mr_aconn *jobs;       /* the queues' connection, when there is no reader to share one with */
     mr_aconn *control, *listener; /* the listener only with a connection string of its own */
     mr_reader *reader;
     bool light; /* windows without payloads do */
@@ -182,7 +189,7 @@ void mr__dispatch_progress(mr_worker *worker); /* something new may be there for
 void mr__dispatch_done(mr_worker *worker);     /* executors finished tasks */
 void mr__dispatch_timer(uv_timer_t *timer);
 void mr__dispatch_step(mr_place *place); /* looks for its next batch */
-/* Detached consumers save what they have done; for a stop. */
+/* Detached consumers come back soon and save what they have done; for a stop. */
 void mr__dispatch_flush(mr_worker *worker);
 /* After consumers moved: what the reader must keep, and whether a `once` run is done. */
 void mr__dispatch_settle(mr_worker *worker);
