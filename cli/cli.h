@@ -62,8 +62,8 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_command cli_cmd_append, cli_cmd_consumers, cli_cmd_dead_letters, cli_cmd_demo,
-    cli_cmd_demo_worker, cli_cmd_dev, cli_cmd_gaps, cli_cmd_jobs, cli_cmd_options, cli_cmd_queues,
-    cli_cmd_run, cli_cmd_schema, cli_cmd_status, cli_cmd_workers;
+    cli_cmd_demo_worker, cli_cmd_dev, cli_cmd_enqueue, cli_cmd_gaps, cli_cmd_jobs, cli_cmd_options,
+    cli_cmd_queues, cli_cmd_ring, cli_cmd_run, cli_cmd_schema, cli_cmd_status, cli_cmd_workers;
 
 /* Splits a command line into options and the rest. With `command` NULL it stops at the first word
  * that is no option. `args->rest` points into `argv`, which is reordered. */

@@ -1,11 +1,10 @@
 /* millrace append: events from JSON lines, in batches that are written whole or not at all. */
 #include "append_line.h"
+#include "line_batches.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { STREAM_TYPE, STREAM_ID, EXPECTED, BATCH, NOTIFY, NOTIFY_MODE };
 
@@ -27,9 +26,10 @@ typedef struct append_job {
     mr_draft *draft;
     json_t *versions;      /* "type\x1fid" -> version we brought it to, for --expected */
     int64_t *expectations; /* explicit ones by index in the draft */
-    int64_t expected, batch;
-    bool notify_inside, progress;
-    int64_t line, appended, last_position, batches;
+    json_t *order;         /* the streams of the batch, by index in the draft */
+    int64_t expected, last_position;
+    bool notify_inside;
+    line_batches lines;
 } append_job;
 
 static char *stream_key(const append_line *line)
@@ -97,47 +97,48 @@ static mr_error *append_in_transaction(append_job *job)
             last = mr_draft_position(job->draft, i);
     if (job->notify_inside)
         CLI_TRY(mr_log_notify(job->conn, job->args->value[NOTIFY], last));
-    CLI_TRY(cli_exec(job->conn, "COMMIT"));
-    job->last_position = last;
-    return NULL;
+    mr_error *error = cli_exec(job->conn, "COMMIT");
+    job->lines.unsure = mr_error_code(error) == MR_E_CONNECT;
+    if (error == NULL)
+        job->last_position = last;
+    return error;
 }
 
-static void remember_versions(append_job *job, json_t *order)
+static void remember_versions(append_job *job)
 {
     size_t index;
     json_t *key;
-    json_array_foreach(order, index, key)
+    json_array_foreach(job->order, index, key)
     {
         (void)json_object_set_new(job->versions, json_string_value(key),
                                   json_integer(mr_draft_version(job->draft, index)));
     }
-    (void)json_array_clear(order);
+    (void)json_array_clear(job->order);
 }
 
-static mr_error *flush(append_job *job, json_t *order)
+static mr_error *flush(void *user)
 {
-    size_t count = mr_draft_count(job->draft);
-    if (count == 0)
-        return NULL;
+    append_job *job = user;
     CLI_TRY(cli_exec(job->conn, "BEGIN"));
     mr_error *error = append_in_transaction(job);
     if (error != NULL) {
         PQclear(PQexec(job->conn, "ROLLBACK"));
         return error;
     }
-    remember_versions(job, order);
-    job->appended += (int64_t)count;
-    job->batches++;
+    remember_versions(job);
     mr_draft_clear(job->draft);
-    if (job->progress)
-        (void)fprintf(stderr, "\r%" PRId64 " events", job->appended);
-    if (job->args->value[NOTIFY] != NULL && !job->notify_inside)
-        return mr_log_notify(job->conn, job->args->value[NOTIFY], job->last_position);
     return NULL;
 }
 
-static mr_error *take_line(append_job *job, const char *text, size_t length, json_t *order)
+static mr_error *tell(void *user)
 {
+    append_job *job = user;
+    return mr_log_notify(job->conn, job->args->value[NOTIFY], job->last_position);
+}
+
+static mr_error *take_line(void *user, const char *text, size_t length)
+{
+    append_job *job = user;
     append_line line;
     mr_error *error = append_line_parse(text, length, job->args->value[STREAM_TYPE],
                                         job->args->value[STREAM_ID], &line);
@@ -145,68 +146,23 @@ static mr_error *take_line(append_job *job, const char *text, size_t length, jso
         error = add_line(job, &line);
     if (error == NULL && job->expected != MR_EXPECT_ANY) {
         char *key = stream_key(&line);
-        (void)json_array_append_new(order, json_string(key));
+        (void)json_array_append_new(job->order, json_string(key));
         free(key);
     }
     append_line_free(&line);
     return error;
 }
 
-static mr_error *at_line(const append_job *job, mr_error *error, int64_t first)
-{
-    if (error == NULL)
-        return NULL;
-    mr_code code = mr_error_code(error);
-    bool rejected = code == MR_E_PARSE || code == MR_E_USAGE || code == MR_E_CONFIG;
-    char *where = rejected || first == job->line
-                      ? cli_format("line %" PRId64, job->line)
-                      : cli_format("lines %" PRId64 " to %" PRId64, first, job->line);
-    char *kept = job->appended == 0 ? cli_strdup("Nothing was written")
-                                    : cli_format("Nothing of this batch was written; %" PRId64
-                                                 " events of earlier batches were",
-                                                 job->appended);
-    mr_error *placed = mr_error_new(rejected ? MR_E_PARSE : code, mr_error_retryable(error),
-                                    "%s: %s. %s", where, mr_error_message(error), kept);
-    free(kept);
-    free(where);
-    mr_error_free(error);
-    return placed;
-}
-
-static mr_error *read_lines(append_job *job, FILE *input, json_t *order)
-{
-    char *text = NULL;
-    size_t size = 0;
-    ssize_t length;
-    int64_t first = 1;
-    mr_error *error = NULL;
-    while (error == NULL && (length = getline(&text, &size, input)) >= 0) {
-        job->line++;
-        if ((size_t)length == strspn(text, " \t\r\n"))
-            continue;
-        error = at_line(job, take_line(job, text, (size_t)length, order), first);
-        if (error == NULL && (int64_t)mr_draft_count(job->draft) >= job->batch) {
-            error = at_line(job, flush(job, order), first);
-            first = job->line + 1;
-        }
-    }
-    free(text);
-    if (error == NULL && ferror(input))
-        error = cli_io_error("cannot read the input");
-    return error != NULL ? error : at_line(job, flush(job, order), first);
-}
-
 static mr_error *set_up(append_job *job)
 {
     const cli_args *args = job->args;
     job->expected = MR_EXPECT_ANY;
-    job->batch = 1000;
     CLI_TRY(cli_at_most(args, 1));
     if (args->value[EXPECTED] != NULL && !append_expected(args->value[EXPECTED], &job->expected))
         return mr_error_new(MR_E_USAGE, false, "--expected: '%.80s' is not any, none or a version",
                             args->value[EXPECTED]);
     if (args->value[BATCH] != NULL)
-        CLI_TRY(cli_number("batch", args->value[BATCH], 1, 100000, &job->batch));
+        CLI_TRY(cli_number("batch", args->value[BATCH], 1, 100000, &job->lines.most));
     const char *mode = args->value[NOTIFY_MODE];
     if (mode != NULL && strcmp(mode, "after") != 0 && strcmp(mode, "transaction") != 0)
         return mr_error_new(MR_E_USAGE, false, "--notify-mode: '%.80s' is not after or transaction",
@@ -214,24 +170,23 @@ static mr_error *set_up(append_job *job)
     if (mode != NULL && args->value[NOTIFY] == NULL)
         return mr_error_new(MR_E_USAGE, false, "--notify-mode needs --notify CHANNEL");
     job->notify_inside = mode != NULL && strcmp(mode, "transaction") == 0;
-    job->progress = isatty(STDERR_FILENO) != 0;
+    if (args->value[NOTIFY] != NULL && !job->notify_inside)
+        job->lines.after = tell;
     return NULL;
 }
 
-static mr_error *append_all(cli_context *cli, append_job *job, FILE *input)
+static mr_error *append_all(cli_context *cli, append_job *job)
 {
     mr_conf *conf = NULL;
     CLI_TRY(cli_open(cli, &conf, &job->conn));
     mr_error *error = mr_log_open(job->conn, conf, &job->log);
     job->draft = mr_draft_new();
     job->versions = json_object();
-    job->expectations = cli_alloc((size_t)job->batch, sizeof(*job->expectations));
-    json_t *order = json_array();
+    job->expectations = cli_alloc((size_t)job->lines.most, sizeof(*job->expectations));
+    job->order = json_array();
     if (error == NULL)
-        error = read_lines(job, input, order);
-    if (job->progress && job->batches > 0)
-        (void)fputs("\r\033[K", stderr);
-    json_decref(order);
+        error = line_batches_file(&job->lines, job->args->rest[0]);
+    json_decref(job->order);
     json_decref(job->versions);
     free(job->expectations);
     mr_draft_free(job->draft);
@@ -243,23 +198,22 @@ static mr_error *append_all(cli_context *cli, append_job *job, FILE *input)
 
 static mr_error *run(cli_context *cli, const cli_args *args)
 {
-    append_job job = {.args = args};
+    append_job job = {.args = args,
+                      .lines = {.take = take_line,
+                                .flush = flush,
+                                .things = "events",
+                                .past = "written",
+                                .most = 1000}};
+    job.lines.user = &job;
     CLI_TRY(set_up(&job));
-    bool named = args->count == 1 && strcmp(args->rest[0], "-") != 0;
-    FILE *input = named ? fopen(args->rest[0], "re") : stdin;
-    if (input == NULL)
-        return cli_io_error("cannot read %s", args->rest[0]);
-    mr_error *error = append_all(cli, &job, input);
-    if (named)
-        (void)fclose(input);
-    CLI_TRY(error);
+    CLI_TRY(append_all(cli, &job));
+    int64_t count = job.lines.done, batches = job.lines.batches;
     if (cli->json)
-        return cli_print_json(json_pack("{s:I, s:I}", "appended", (json_int_t)job.appended,
+        return cli_print_json(json_pack("{s:I, s:I}", "appended", (json_int_t)count,
                                         "last_position", (json_int_t)job.last_position));
     (void)printf("appended %" PRId64 " event%s in %" PRId64 " transaction%s, last position %" PRId64
                  "\n",
-                 job.appended, job.appended == 1 ? "" : "s", job.batches,
-                 job.batches == 1 ? "" : "s", job.last_position);
+                 count, count == 1 ? "" : "s", batches, batches == 1 ? "" : "s", job.last_position);
     return NULL;
 }
 

@@ -1,4 +1,4 @@
-/* millrace dead-letters: what consumers gave up on; look, replay, drop. */
+/* millrace dead-letters: what consumers and queues gave up on; look, replay, drop. */
 #include "consumers.h"
 #include "dead_letters.h"
 
@@ -16,11 +16,16 @@ enum {
     ID,
     EVENT_TYPE,
     STATE,
-    ERROR,
+    ONLY_EVENTS,
+    ERROR = ONLY_EVENTS, /* of both kinds */
     BEFORE,
     AFTER,
     FILTERS,
-    ALL = FILTERS,
+    QUEUE = FILTERS, /* of jobs alone, from here */
+    JOB,
+    KEY,
+    ALL_FILTERS,
+    ALL = ALL_FILTERS,
     REASON,
     TIMEOUT,
     ACTOR
@@ -42,37 +47,41 @@ static const cli_option options[] = {
     [ERROR] = {"error", "TEXT", "whose error has this text in it, in any case"},
     [BEFORE] = {"before", "TIME", "given up before this time"},
     [AFTER] = {"after", "TIME", "given up after this time"},
+    [QUEUE] = {"queue", "NAME", "jobs of this queue"},
+    [JOB] = {"job", "ID", "this job"},
+    [KEY] = {"key", "KEY", "jobs of this key"},
     [ALL] = {"all", NULL, "replay, drop: all of them; needed when nothing else is said"},
     [REASON] = {"reason", "TEXT", "drop: why; goes into the audit"},
     [TIMEOUT] = {"timeout", "TIME", "replay: how long to wait for the workers (default 30s)"},
     [ACTOR] = {"actor", "NAME", "who; user@host unless given"},
     {NULL, NULL, NULL}};
 
-/* One run of the command. */
-typedef struct letters_job {
-    cli_context *cli;
-    const cli_args *args;
-    mr_conf *conf;
-    PGconn *conn;
-    mr_letters *letters;
-    char *actor;
-} letters_job;
-
-static mr_error *list(letters_job *job)
+static mr_error *list(letters_run *job, const cli_args *args)
 {
-    PGresult *rows = NULL;
-    CLI_TRY(mr_letters_list(job->conn, job->conf, job->letters, false, &rows));
-    mr_error *error = cli_letters_print(job->cli, rows);
-    PQclear(rows);
+    (void)args;
+    PGresult *events = NULL, *jobs = NULL;
+    mr_error *error = NULL;
+    if (job->events)
+        error = mr_letters_list(job->conn, job->conf, job->letters, false, &events);
+    if (error == NULL && job->jobs)
+        error = cli_dead_jobs(job, &jobs);
+    if (error == NULL)
+        error = events != NULL && (jobs == NULL || PQntuples(jobs) == 0)
+                    ? cli_letters_print(job->cli, events)
+                    : cli_dead_print(job, events, jobs);
+    PQclear(events);
+    PQclear(jobs);
     return error;
 }
 
-static mr_error *show(letters_job *job)
+static mr_error *show(letters_run *job, const cli_args *args)
 {
+    const char *position = args->value[POSITION];
+    if (job->jobs)
+        return cli_dead_job_show(job, args->value[JOB]);
     PGresult *rows = NULL;
     CLI_TRY(mr_letters_list(job->conn, job->conf, job->letters, true, &rows));
     mr_error *error = NULL;
-    const char *position = job->args->value[POSITION];
     if (PQntuples(rows) == 0)
         error = mr_error_new(MR_E_STATE, false,
                              "there is no such dead letter at %s; see 'millrace dead-letters list'",
@@ -89,22 +98,45 @@ static mr_error *show(letters_job *job)
     return error;
 }
 
-static mr_error *drop(letters_job *job)
+static mr_error *left_alone(const dead_told *told)
 {
+    if (told->left == 0)
+        return NULL;
+    return mr_error_new(MR_E_STATE, false, "%d of %d jobs were left alone", told->left,
+                        told->left + told->done);
+}
+
+static mr_error *drop(letters_run *job, const cli_args *args)
+{
+    (void)args;
     int64_t dropped = 0;
-    CLI_TRY(mr_letters_drop(job->conn, job->conf, job->letters, job->args->value[ALL] != NULL,
-                            job->actor, job->args->value[REASON], &dropped));
-    if (job->cli->json)
-        return cli_print_json(json_pack("{s:I}", "dropped", (json_int_t)dropped));
-    (void)printf("dropped %" PRId64 " dead letter%s\n", dropped, dropped == 1 ? "" : "s");
-    return NULL;
+    dead_told told = {.rows = json_array()};
+    mr_error *error = NULL;
+    if (job->events)
+        error = mr_letters_drop(job->conn, job->conf, job->letters, job->all, job->actor,
+                                job->reason, &dropped);
+    if (error == NULL && job->jobs)
+        error = cli_dead_jobs_change(job, "drop", &told);
+    dropped += told.done;
+    bool some = json_array_size(told.rows) > 0;
+    if (error == NULL && job->cli->json) {
+        json_t *said = json_pack("{s:I}", "dropped", (json_int_t)dropped);
+        if (some)
+            (void)json_object_set(said, "jobs", told.rows);
+        error = cli_print_json(said);
+    } else if (error == NULL) {
+        cli_dead_jobs_told(&told, "dropped");
+        (void)printf("dropped %" PRId64 " dead letter%s\n", dropped, dropped == 1 ? "" : "s");
+    }
+    json_decref(told.rows);
+    return error != NULL ? error : left_alone(&told);
 }
 
 /* ---- Replay -------------------------------------------------------------------------------- */
 
 /* Those of the letters `before` that are still there, as failures. A letter that failed again may
  * have another error, so the filter cannot find it. */
-static mr_error *find_failures(letters_job *job, const PGresult *before, json_t *failures)
+static mr_error *find_failures(letters_run *job, const PGresult *before, json_t *failures)
 {
     json_t *ids = json_object();
     for (int row = 0; row < PQntuples(before); row++)
@@ -119,15 +151,26 @@ static mr_error *find_failures(letters_job *job, const PGresult *before, json_t 
     return error;
 }
 
-static mr_error *tell_replay(const letters_job *job, int64_t replayed, int64_t failed,
-                             const json_t *failures)
+/* What came of a replay. */
+typedef struct replayed {
+    int64_t replayed, failed;
+    json_t *failures; /* letters of events that failed again */
+    dead_told told;   /* jobs, which only come back into line */
+} replayed;
+
+static mr_error *tell_replay(const letters_run *job, const replayed *r)
 {
-    if (job->cli->json)
-        return cli_print_json(json_pack("{s:I, s:I, s:O}", "replayed", (json_int_t)replayed,
-                                        "failed", (json_int_t)failed, "failures", failures));
+    bool some = json_array_size(r->told.rows) > 0;
+    if (job->cli->json) {
+        json_t *said = json_pack("{s:I, s:I, s:O}", "replayed", (json_int_t)r->replayed, "failed",
+                                 (json_int_t)r->failed, "failures", r->failures);
+        if (some)
+            (void)json_object_set(said, "jobs", r->told.rows);
+        return cli_print_json(said);
+    }
     size_t i = 0;
     const json_t *letter = NULL;
-    json_array_foreach(failures, i, letter)
+    json_array_foreach(r->failures, i, letter)
     {
         const char *text = json_string_value(json_object_get(letter, "error"));
         char *line = cli_format("failed again: %s at %" JSON_INTEGER_FORMAT ": %s",
@@ -137,33 +180,46 @@ static mr_error *tell_replay(const letters_job *job, int64_t replayed, int64_t f
         cli_print_line("", line);
         free(line);
     }
-    (void)printf("replayed %" PRId64 ", failed again %" PRId64 "\n", replayed, failed);
+    cli_dead_jobs_told(&r->told, "queued again");
+    if (job->events)
+        (void)printf("replayed %" PRId64 ", failed again %" PRId64 "\n", r->replayed, r->failed);
+    if (job->jobs && (some || !job->events))
+        (void)printf("queued %d job%s again\n", r->told.done, r->told.done == 1 ? "" : "s");
     return NULL;
 }
 
-static mr_error *replay(letters_job *job)
+static mr_error *replay_events(letters_run *job, const cli_args *args, replayed *r)
 {
-    int64_t timeout = 30000, replayed = 0, failed = 0;
-    const char *given = job->args->value[TIMEOUT];
+    int64_t timeout = 30000;
+    const char *given = args->value[TIMEOUT];
     if (given != NULL)
         CLI_TRY(cli_duration("timeout", given, &timeout));
     PGresult *before = NULL;
     CLI_TRY(mr_letters_list(job->conn, job->conf, job->letters, false, &before));
-    json_t *failures = json_array();
-    mr_error *error =
-        mr_letters_replay(job->conn, job->conf, job->letters, job->args->value[ALL] != NULL,
-                          job->actor, timeout, &replayed, &failed);
-    if (error == NULL && failed > 0)
-        error = find_failures(job, before, failures);
-    if (error == NULL)
-        error = tell_replay(job, replayed, failed, failures);
-    if (error == NULL && failed > 0)
-        error = mr_error_new(MR_E_HANDLER, false,
-                             "%" PRId64 " of %" PRId64 " dead letters failed again", failed,
-                             failed + replayed);
-    json_decref(failures);
+    mr_error *error = mr_letters_replay(job->conn, job->conf, job->letters, job->all, job->actor,
+                                        timeout, &r->replayed, &r->failed);
+    if (error == NULL && r->failed > 0)
+        error = find_failures(job, before, r->failures);
     PQclear(before);
     return error;
+}
+
+static mr_error *replay(letters_run *job, const cli_args *args)
+{
+    replayed r = {.failures = json_array(), .told = {.rows = json_array()}};
+    /* Jobs first: that takes no time, and workers may be slow to answer. */
+    mr_error *error = job->jobs ? cli_dead_jobs_change(job, "retry", &r.told) : NULL;
+    if (error == NULL && job->events)
+        error = replay_events(job, args, &r);
+    if (error == NULL)
+        error = tell_replay(job, &r);
+    if (error == NULL && r.failed > 0)
+        error = mr_error_new(MR_E_HANDLER, false,
+                             "%" PRId64 " of %" PRId64 " dead letters failed again", r.failed,
+                             r.failed + r.replayed);
+    json_decref(r.failures);
+    json_decref(r.told.rows);
+    return error != NULL ? error : left_alone(&r.told);
 }
 
 /* ---- Words --------------------------------------------------------------------------------- */
@@ -185,29 +241,65 @@ static mr_error *check_words(const cli_args *args, int which)
             return mr_error_new(MR_E_USAGE, false, "'millrace dead-letters %s' has no --%s",
                                 names[which], options[belongs[i].option].name);
     bool any = args->value[ALL] != NULL;
-    for (int i = 0; i < FILTERS; i++)
+    for (int i = 0; i < ALL_FILTERS; i++)
         any = any || args->value[i] != NULL;
     if (!any && (which == REPLAY || which == DROP))
+        return mr_error_new(
+            MR_E_USAGE, false,
+            "say which dead letters to %s, by --consumer, --queue and the like, or --all",
+            names[which]);
+    if (which == SHOW &&
+        args->count + (args->value[POSITION] != NULL) + (args->value[JOB] != NULL) != 2)
         return mr_error_new(MR_E_USAGE, false,
-                            "say which dead letters to %s, by --consumer and the like, or --all",
-                            names[which]);
-    if (which == SHOW && args->count + (args->value[POSITION] != NULL) != 2)
-        return mr_error_new(MR_E_USAGE, false,
-                            "usage: millrace dead-letters show POSITION [--consumer NAME]");
+                            "usage: millrace dead-letters show POSITION [--consumer NAME] | show "
+                            "ID --queue NAME");
     return cli_at_most(args, which == SHOW ? 2 : 1);
 }
 
-static mr_error *make_filter(const cli_args *args, mr_letters *letters)
+static mr_error *make_job_filter(const cli_args *args, mr_job_filter *filter)
 {
-    for (int i = 0; i < FILTERS; i++)
-        if (args->value[i] != NULL)
-            CLI_TRY(mr_letters_filter(letters, fields[i], args->value[i]));
+    static const struct {
+        int option;
+        const char *field;
+    } map[] = {{ERROR, "error"}, {BEFORE, "before"}, {AFTER, "after"}, {JOB, "id"}, {KEY, "key"}};
+    CLI_TRY(mr_job_filter_add(filter, "state", "failed"));
+    CLI_TRY(mr_job_filter_add(filter, "archived", "false"));
+    for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++)
+        if (args->value[map[i].option] != NULL)
+            CLI_TRY(mr_job_filter_add(filter, map[i].field, args->value[map[i].option]));
     return NULL;
+}
+
+/* Which kinds are meant: what only one of them has says so. */
+static mr_error *make_filter(const cli_args *args, int which, letters_run *job)
+{
+    int event = -1, own = -1;
+    for (int i = 0; i < ALL_FILTERS; i++) {
+        if (args->value[i] == NULL)
+            continue;
+        if (i < ONLY_EVENTS)
+            event = i;
+        else if (i >= QUEUE)
+            own = i;
+    }
+    if (event >= 0 && own >= 0)
+        return mr_error_new(MR_E_USAGE, false,
+                            "--%s is of events and --%s of jobs; ask for them one after the other",
+                            options[event].name, options[own].name);
+    job->events = own < 0;
+    job->jobs = event < 0;
+    job->queue = args->value[QUEUE];
+    for (int i = 0; job->events && i < FILTERS; i++)
+        if (args->value[i] != NULL)
+            CLI_TRY(mr_letters_filter(job->letters, fields[i], args->value[i]));
+    if (which == SHOW && job->jobs && job->queue == NULL)
+        return mr_error_new(MR_E_USAGE, false, "say of which queue with --queue NAME");
+    return job->jobs ? make_job_filter(args, job->filter) : NULL;
 }
 
 /* A name that nobody has would match nothing, and look as if all were well. Letters of a consumer
  * that is no more are still there to be decided about. */
-static mr_error *check_consumer(const letters_job *job, const char *name)
+static mr_error *check_consumer(const letters_run *job, const char *name)
 {
     mr_letters *own = mr_letters_new();
     PGresult *rows = NULL;
@@ -230,47 +322,59 @@ static mr_error *check_consumer(const letters_job *job, const char *name)
     return error;
 }
 
+static mr_error *act(letters_run *job, const cli_args *args, int which)
+{
+    static mr_error *(*const actions[])(letters_run *, const cli_args *) = {list, show, replay,
+                                                                            drop};
+    CLI_TRY(make_filter(args, which, job));
+    CLI_TRY(cli_open(job->cli, &job->conf, &job->conn));
+    if (args->value[CONSUMER] != NULL)
+        CLI_TRY(check_consumer(job, args->value[CONSUMER]));
+    return actions[which](job, args);
+}
+
 static mr_error *run(cli_context *cli, const cli_args *given)
 {
-    static mr_error *(*const actions[])(letters_job *) = {list, show, replay, drop};
     int which = 0;
     CLI_TRY(cli_subcommand("dead-letters", given, names, &which));
     CLI_TRY(check_words(given, which));
     cli_args args = *given;
     if (which == SHOW && args.count == 2)
-        args.value[POSITION] = args.rest[1];
-    letters_job job = {.cli = cli, .args = &args, .letters = mr_letters_new()};
-    if (job.letters == NULL)
-        return mr_error_new(MR_E_NOMEM, false, "out of memory");
-    mr_error *error = make_filter(&args, job.letters);
-    if (error == NULL)
-        error = cli_open(cli, &job.conf, &job.conn);
-    if (error == NULL) {
-        job.actor = cli_actor(args.value[ACTOR]);
-        if (args.value[CONSUMER] != NULL)
-            error = check_consumer(&job, args.value[CONSUMER]);
-        if (error == NULL)
-            error = actions[which](&job);
-        free(job.actor);
-        PQfinish(job.conn);
-        mr_conf_free(job.conf);
-    }
+        args.value[args.value[QUEUE] != NULL ? JOB : POSITION] = args.rest[1];
+    letters_run job = {.cli = cli,
+                       .letters = mr_letters_new(),
+                       .filter = mr_job_filter_new(),
+                       .actor = cli_actor(args.value[ACTOR]),
+                       .reason = args.value[REASON],
+                       .all = args.value[ALL] != NULL};
+    mr_error *error = job.letters == NULL || job.filter == NULL
+                          ? mr_error_new(MR_E_NOMEM, false, "out of memory")
+                          : act(&job, &args, which);
+    free(job.actor);
+    PQfinish(job.conn);
+    mr_conf_free(job.conf);
     mr_letters_free(job.letters);
+    mr_job_filter_free(job.filter);
     return error;
 }
 
 const cli_command cli_cmd_dead_letters = {
     .name = "dead-letters",
-    .summary = "Events that consumers gave up on: look, replay, drop",
-    .usage = "list | show POSITION | replay | drop, [FILTER ...]",
+    .summary = "Events and jobs that were given up on: look, replay, drop",
+    .usage = "list | show POSITION | show ID --queue NAME | replay | drop, [FILTER ...]",
     .details =
-        "  list     one line a letter, by position\n"
-        "  show     everything about one, with the event's payload. With --json the payload is\n"
+        "Of consumers, events; of queues of the built-in table (and, with --config FILE, of those\n"
+        "on tables of their own), jobs that failed. What only one kind has, such as --consumer or\n"
+        "--queue, says which is meant; else both are.\n\n"
+        "  list     one line a letter, by position; jobs by id\n"
+        "  show     everything about one, with its payload. With --json an event's payload is\n"
         "           `data` when it is JSON, `payload` when it is text, else `payload_base64`\n"
-        "  replay   asks the workers to run the handler again, in the order of positions, each\n"
-        "           once. Those that succeed go. Exits with 1 when some failed again\n"
-        "  drop     removes them for good: their events will not be handled. Leaves a row in\n"
-        "           consumer_audit each\n\n"
+        "  replay   events: asks the workers to run the handler again, in the order of positions,\n"
+        "           each once. Those that succeed go. Exits with 1 when some failed again.\n"
+        "           jobs: they come back into line with all their attempts, behind the jobs of\n"
+        "           their key; nobody waits for them\n"
+        "  drop     removes them for good. Of events leaves a row in consumer_audit each; jobs go\n"
+        "           to the archive as failed, with a row in queue_audit\n\n"
         "Filters narrow down together. A partitioned consumer's name means all its slots.",
     .options = options,
     .run = run,

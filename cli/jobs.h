@@ -4,11 +4,6 @@
 
 #include "cli.h"
 
-/* A conf for a command that needs the file in which queues are described, and a connection.
- * `command` is for the message when there is no --config. */
-mr_error *cli_queue_open(cli_context *cli, const char *command, mr_conf **conf,
-                         PGconn **conn) MR_MUST_CHECK;
-
 /* Rows of mr_queue_jobs(). */
 mr_error *cli_jobs_print(const cli_context *cli, const PGresult *rows, bool all) MR_MUST_CHECK;
 /* The row of mr_queue_job(). */

@@ -6,7 +6,7 @@
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
-enum { ID, STATE, SINCE, FAILURES, RESETS, WORKER, MESSAGE, COLUMNS, SHOWN = 100 };
+enum { ID, STATE, SINCE, FAILURES, RESETS, WORKER, MESSAGE, KEY, COLUMNS, SHOWN = 100 };
 
 /* Up to `most` bytes, not cut in the middle of a character; free(). */
 static char *shortened(const char *text, size_t most)
@@ -29,9 +29,13 @@ static void fill_state(const PGresult *rows, int row, const char **cell)
 {
     const char *state = cli_cell(rows, row, "state");
     bool running = strcmp(state, "processing") == 0;
+    const char *standing = cli_cell(rows, row, "standing");
     const char *more = running && is_set(rows, row, "stalled")  ? ", stalled"
                        : running && is_set(rows, row, "cancel") ? ", cancel asked"
-                                                                : "";
+                       : strcmp(standing, "blocked") == 0       ? ", behind its key"
+                       : strcmp(standing, "held") == 0          ? ", keeps its key"
+                       : is_set(rows, row, "archived") && strcmp(state, "failed") == 0 ? ", dropped"
+                                                                                       : "";
     cell[STATE] = cli_format("%s%s", state, more);
     const char *finished = cli_cell(rows, row, "finished_at");
     const char *since = running               ? cli_cell(rows, row, "started_at")
@@ -43,28 +47,45 @@ static void fill_state(const PGresult *rows, int row, const char **cell)
                       : cli_format("%.19s", since);
 }
 
+/* What it said last: why it failed or, while it runs, how far it is; free(). */
+static char *message_of(const PGresult *rows, int row)
+{
+    const char *percent = cli_cell(rows, row, "progress");
+    const char *text = cli_cell(rows, row, "progress_text");
+    if (strcmp(cli_cell(rows, row, "state"), "processing") != 0 ||
+        (percent[0] == '\0' && text[0] == '\0'))
+        return shortened(cli_cell(rows, row, "failure_message"), SHOWN);
+    char *whole = cli_format("%s%s%s", percent, percent[0] == '\0' ? "" : "% ", text);
+    char *cut = shortened(whole, SHOWN);
+    free(whole);
+    return cut;
+}
+
 mr_error *cli_jobs_print(const cli_context *cli, const PGresult *rows, bool all)
 {
     static const cli_column columns[COLUMNS] = {
-        [ID] = {"id", true},           [STATE] = {"state", false},  [SINCE] = {"since", false},
-        [FAILURES] = {"errors", true}, [RESETS] = {"resets", true}, [WORKER] = {"worker", false},
-        [MESSAGE] = {"message", false}};
+        [ID] = {"id", true},           [STATE] = {"state", false},    [SINCE] = {"since", false},
+        [FAILURES] = {"errors", true}, [RESETS] = {"resets", true},   [WORKER] = {"worker", false},
+        [KEY] = {"key", false},        [MESSAGE] = {"message", false}};
     int count = PQntuples(rows);
     if (cli->json || count == 0)
         return cli_print_rows(cli, rows, all ? "The queue has no jobs." : "No job matches.");
-    const char **cells = cli_alloc((size_t)count * COLUMNS, sizeof(*cells));
+    int wide = PQfnumber(rows, "key") < 0 ? KEY : COLUMNS; /* only built-in queues have keys */
+    const char **cells = cli_alloc((size_t)count * (size_t)wide, sizeof(*cells));
     for (int row = 0; row < count; row++) {
-        const char **cell = cells + (ptrdiff_t)row * COLUMNS;
+        const char **cell = cells + (ptrdiff_t)row * wide;
         cell[ID] = cli_cell(rows, row, "id");
         fill_state(rows, row, cell);
         cell[FAILURES] = cli_cell(rows, row, "num_failures");
         cell[RESETS] = cli_cell(rows, row, "num_resets");
         cell[WORKER] = cli_cell(rows, row, "worker");
-        cell[MESSAGE] = shortened(cli_cell(rows, row, "failure_message"), SHOWN);
+        cell[MESSAGE] = message_of(rows, row);
+        if (wide > KEY)
+            cell[KEY] = cli_cell(rows, row, "key");
     }
-    cli_print_table(columns, COLUMNS, cells, count);
+    cli_print_table(columns, wide, cells, count);
     for (int row = 0; row < count; row++) {
-        const char **cell = cells + (ptrdiff_t)row * COLUMNS;
+        const char **cell = cells + (ptrdiff_t)row * wide;
         free((void *)cell[STATE]);
         free((void *)cell[SINCE]);
         free((void *)cell[MESSAGE]);
@@ -115,6 +136,27 @@ static void print_logs(const json_t *logs)
     }
 }
 
+static void print_errors(const json_t *errors)
+{
+    size_t index = 0;
+    json_t *entry = NULL;
+    if (json_array_size(errors) == 0)
+        return;
+    (void)printf("\nerrors:\n");
+    json_array_foreach(errors, index, entry)
+    {
+        const char *at = json_string_value(json_object_get(entry, "at"));
+        const char *text = json_string_value(json_object_get(entry, "error"));
+        const char *worker = json_string_value(json_object_get(entry, "worker"));
+        char *line =
+            cli_format("  %.19s  attempt %" JSON_INTEGER_FORMAT ", %s: %s", at == NULL ? "" : at,
+                       json_integer_value(json_object_get(entry, "attempt")),
+                       worker == NULL ? "" : worker, text == NULL ? "" : text);
+        cli_print_line("", line);
+        free(line);
+    }
+}
+
 static void print_plain(const PGresult *rows, int column)
 {
     const char *name = PQfname(rows, column), *value = PQgetvalue(rows, 0, column);
@@ -133,9 +175,13 @@ mr_error *cli_jobs_show(const cli_context *cli, const PGresult *rows)
     if (cli->json)
         return cli_print_json(cli_row_json(rows, 0));
     int logs = PQfnumber(rows, "execution_logs"), values = PQfnumber(rows, "values");
+    int errors = PQfnumber(rows, "errors");
     for (int i = 0; i < PQnfields(rows); i++)
-        if (i != logs && i != values)
+        if (i != logs && i != values && i != errors)
             print_plain(rows, i);
+    json_t *history = errors < 0 ? NULL : json_loads(PQgetvalue(rows, 0, errors), 0, NULL);
+    print_errors(history);
+    json_decref(history);
     json_t *object = json_loads(PQgetvalue(rows, 0, values), 0, NULL);
     print_values(object);
     json_decref(object);

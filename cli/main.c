@@ -8,9 +8,10 @@
 #include <string.h>
 
 static const cli_command *const commands[] = {
-    &cli_cmd_demo,   &cli_cmd_dev,     &cli_cmd_schema,    &cli_cmd_run,          &cli_cmd_append,
-    &cli_cmd_status, &cli_cmd_workers, &cli_cmd_consumers, &cli_cmd_dead_letters, &cli_cmd_gaps,
-    &cli_cmd_queues, &cli_cmd_jobs,    &cli_cmd_options,   &cli_cmd_demo_worker,
+    &cli_cmd_demo,      &cli_cmd_dev,          &cli_cmd_schema,  &cli_cmd_run,
+    &cli_cmd_append,    &cli_cmd_enqueue,      &cli_cmd_status,  &cli_cmd_workers,
+    &cli_cmd_consumers, &cli_cmd_dead_letters, &cli_cmd_gaps,    &cli_cmd_queues,
+    &cli_cmd_jobs,      &cli_cmd_ring,         &cli_cmd_options, &cli_cmd_demo_worker,
 };
 enum { COMMANDS = sizeof(commands) / sizeof(commands[0]) };
 
