@@ -156,10 +156,10 @@ static void stopped(void **state)
     c = (told){
         .stop = MR_STOP_WORKER, .tx = true, .error = mr_error_new(MR_E_CANCELLED, true, "x")};
     assert_string_equal(job_outcome(&t, 9, is_told, &c), "queued|0");
-    assert_int_equal(effects(&t), 0);
+    /* Its statements are not waited for: the worker stops at once. */
     c = (told){.stop = MR_STOP_WORKER, .tx = true};
-    assert_string_equal(job_outcome(&t, 10, is_told, &c), "completed|0");
-    assert_int_equal(effects(&t), 1);
+    assert_string_equal(job_outcome(&t, 10, is_told, &c), "queued|0");
+    assert_int_equal(effects(&t), 0);
     job_end(&t);
 }
 
@@ -509,6 +509,88 @@ static void values(void **state)
     job_end(&t);
 }
 
+/* ---- What it says and hears while it runs -------------------------------------------------- */
+
+typedef struct hearing {
+    atomic_int calls;
+    pthread_t thread;
+    mr_job_stop stop; /* what the handler does to its own job */
+    bool twice;
+} hearing;
+
+static void hears(mr_job *job, void *user)
+{
+    hearing *h = user;
+    assert_true(mr_job_cancelled(job));
+    h->thread = pthread_self();
+    atomic_fetch_add(&h->calls, 1);
+}
+
+static mr_error *waits_for_word(mr_job *job, void *user)
+{
+    hearing *h = user;
+    assert_ok(mr_job_on_cancel(job, hears, h));
+    if (h->twice)
+        assert_ok(mr_job_on_cancel(job, hears, h));
+    nap(20);
+    assert_int_equal(atomic_load(&h->calls), 0);
+    if (h->stop == MR_STOP_NONE)
+        return NULL;
+    atomic_store(&job->stop, (int)h->stop);
+    while (atomic_load(&h->calls) == 0)
+        nap(2);
+    return mr_error_new(MR_E_CANCELLED, true, "heard");
+}
+
+static void callback(void **state)
+{
+    job_test t;
+    job_begin(state, &t);
+    rows(&t.q, "id", "(1), (2), (3)");
+    hearing h = {.stop = MR_STOP_CANCEL, .twice = true};
+    assert_string_equal(job_outcome(&t, 1, waits_for_word, &h), "canceled|0|heard");
+    assert_int_equal(atomic_load(&h.calls), 1);
+    assert_false(pthread_equal(h.thread, pthread_self()));
+    /* Never once the handler has returned. */
+    h = (hearing){.stop = MR_STOP_NONE};
+    assert_string_equal(job_outcome(&t, 2, waits_for_word, &h), "completed|0");
+    nap(120);
+    assert_int_equal(atomic_load(&h.calls), 0);
+    assert_error(mr_job_on_cancel(&t.job, hears, &h), MR_E_STATE, "not being handled");
+    /* max_runtime passes without anybody's word. */
+    job_callback(&t, waits_for_word, &h);
+    h = (hearing){.stop = MR_STOP_RUNTIME};
+    job_claim(&t, 3, 60000);
+    assert_string_equal(job_run(&t), "errored|1|exceeded the maximum runtime of 60ms");
+    assert_int_equal(atomic_load(&h.calls), 1);
+    job_end(&t);
+}
+
+static mr_error *says(mr_job *job, void *user)
+{
+    assert_ok(mr_job_progress(job, 10, "a"));
+    assert_ok(mr_job_progress(job, 20, "b"));
+    assert_error(mr_job_progress(job, 101, NULL), MR_E_USAGE, "0 to 100");
+    assert_error(mr_job_progress(job, 5, "\xff"), MR_E_USAGE, "UTF-8");
+    mr_job_word *word = mr__job_word_take(job);
+    assert_int_equal(word->percent, 20);
+    assert_string_equal(word->text, "b");
+    free(word);
+    assert_null(mr__job_word_take(job));
+    assert_ok(mr_job_progress(job, 30, NULL)); /* nobody takes this one */
+    (void)user;
+    return NULL;
+}
+
+static void progress(void **state)
+{
+    job_test t;
+    job_begin(state, &t);
+    rows(&t.q, "id", "(1)");
+    assert_string_equal(job_outcome(&t, 1, says, NULL), "completed|0");
+    job_end(&t);
+}
+
 #define JOB_TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
 
 int main(void)
@@ -525,6 +607,8 @@ int main(void)
         JOB_TEST(hooks),
         JOB_TEST(execution_log),
         JOB_TEST(values),
+        JOB_TEST(callback),
+        JOB_TEST(progress),
     };
     return cmocka_run_group_tests_name("queue jobs", tests, NULL, NULL);
 }

@@ -225,6 +225,31 @@ static void views(void **state)
     table_end(&x);
 }
 
+/* A view may show a column of the table in its own way; only what the claim changed is the table's.
+ */
+static void views_own_values(void **state)
+{
+    table_test x;
+    table_begin(state, &x,
+                "CREATE TABLE jobs (" USUAL ", cancel bool NOT NULL DEFAULT false);"
+                "CREATE VIEW seen AS SELECT id::int8 AS id, state::varchar(20) AS state, queued_at,"
+                " process_after, finished_at, num_failures + 100 AS num_failures,"
+                " 'stop'::text AS cancel, coalesce(failure_message, 'none') AS failure_message"
+                " FROM jobs",
+                "jobs");
+    assert_ok(mr__mapping_view(&x.mapping, "seen"));
+    assert_ok(open_it(&x));
+    run(x.t.conn, "INSERT INTO jobs (id, failure_message) VALUES (1, 'old')");
+    mr_jobs *jobs = claim_as(&x.t, x.t.conn, "me", 1);
+    mr_job_row job = mr__jobs_at(jobs, 0);
+    assert_string_equal(job_value(&job, "num_failures"), "100");
+    assert_string_equal(job_value(&job, "cancel"), "stop");
+    assert_string_equal(job_value(&job, "state"), "processing");
+    assert_null(job_value(&job, "failure_message"));
+    mr__jobs_unref(jobs);
+    table_end(&x);
+}
+
 static void notes(void **state)
 {
     table_test x;
@@ -320,6 +345,15 @@ static void wrong_relations(void **state)
         {"CREATE TABLE jobs (" USUAL "); CREATE VIEW seen AS SELECT id, queued_at, finished_at"
          " FROM jobs",
          "jobs", "seen", "the view app.seen lacks the column 'process_after'"},
+        {"CREATE TABLE jobs (" USUAL "); CREATE VIEW seen AS SELECT id::text, state, queued_at,"
+         " process_after, finished_at FROM jobs",
+         "jobs", "seen",
+         "the view app.seen shows the column 'id' as pg_catalog.text, in the table it is "
+         "pg_catalog.int4; show it as it is"},
+        {"CREATE TABLE jobs (" USUAL "); CREATE VIEW seen AS SELECT id, state, queued_at,"
+         " process_after AT TIME ZONE 'UTC' AS process_after, finished_at FROM jobs",
+         "jobs", "seen",
+         "shows the column 'process_after' as pg_catalog.\"timestamp\", in the table"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         table_test x;
@@ -391,6 +425,28 @@ static void wrong_expressions(void **state)
     assert_ok(mr__mapping_column(&x.mapping, "cancel", "stopped"));
     assert_error(open_it(&x), MR_E_CONFIG,
                  "no column 'stopped', which `columns:` names for cancel");
+    table_end(&x);
+}
+
+static void expressions_out_of_place(void **state)
+{
+    table_test x;
+    table_begin(state, &x, "CREATE TABLE jobs (" USUAL ")", "jobs j");
+    assert_ok(mr__mapping_column(&x.mapping, "started_at", "finished_at"));
+    assert_error(open_it(&x), MR_E_CONFIG,
+                 "`columns:` names 'finished_at' for both started_at and finished_at");
+    assert_ok(mr__mapping_column(&x.mapping, "started_at", "started_at"));
+    /* What would leave its place in the statements. */
+    assert_ok(mr__mapping_condition(&x.mapping, "true) OR (true"));
+    assert_error(open_it(&x), MR_E_CONFIG, "condition: syntax error");
+    assert_ok(mr__mapping_condition(&x.mapping, ""));
+    assert_ok(mr__mapping_order(&x.mapping, "id LIMIT 1"));
+    assert_error(open_it(&x), MR_E_CONFIG, "order: ");
+    assert_ok(mr__mapping_order(&x.mapping, ""));
+    assert_ok(mr__mapping_value(&x.mapping, "two", "1), (2"));
+    assert_error(open_it(&x), MR_E_CONFIG, "values: two: syntax error");
+    table_end(&x);
+    table_begin(state, &x, "CREATE TABLE jobs (" USUAL ")", "jobs j");
     x.t.policy.stalled_max_age = 0;
     assert_error(open_it(&x), MR_E_CONFIG, "stalled_max_age");
     table_end(&x);
@@ -423,11 +479,13 @@ int main(void)
         cmocka_unit_test(other_types),
         cmocka_unit_test(queues_on_one_table),
         cmocka_unit_test(views),
+        cmocka_unit_test(views_own_values),
         cmocka_unit_test(notes),
         cmocka_unit_test(marks),
         cmocka_unit_test(wrong_relations),
         cmocka_unit_test(wrong_columns),
         cmocka_unit_test(wrong_expressions),
+        cmocka_unit_test(expressions_out_of_place),
         cmocka_unit_test(partitioned_table),
     };
     return cmocka_run_group_tests_name("queue mapping", tests, scratch_setup, scratch_teardown);

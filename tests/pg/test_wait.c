@@ -104,6 +104,56 @@ static void dead_letters_are_not_applied(void **state)
     assert_ok(mr_consumer_wait(conn, conf, "a", 0, 0));
 }
 
+static void audit(PGconn *conn, const char *consumer, const char *action, const char *detail)
+{
+    char sql[512];
+    (void)snprintf(sql, sizeof(sql),
+                   "INSERT INTO millrace.consumer_audit (consumer_name, action, actor, reason,"
+                   " detail) VALUES ('%s', '%s', 'ann', 'a test order', '%s')",
+                   consumer, action, detail);
+    run(conn, sql);
+}
+
+/* The checkpoint is beyond it, but nobody handled it. */
+static void what_was_passed_over_is_not_applied(void **state)
+{
+    PGconn *conn = conn_of(state);
+    move_to(conn, "a", 20);
+    audit(conn, "a", "pause", "{\"position\": 17}");
+    audit(conn, "b", "skip", "{\"position\": 17}");
+    assert_ok(mr_consumer_wait(conn, conf, "a", 17, 0));
+    audit(conn, "a", "skip", "{\"position\": 17}");
+    assert_error(mr_consumer_wait(conn, conf, "a", 17, 0), MR_E_STATE,
+                 "consumer a is beyond position 17 without having applied it: it was skipped by "
+                 "ann at ");
+    assert_error(mr_consumer_wait(conn, conf, "a", 17, 0), MR_E_STATE, ": a test order");
+    assert_ok(mr_consumer_wait(conn, conf, "a", 16, 0));
+    assert_ok(mr_consumer_wait(conn, conf, "a", 18, 0));
+    /* A reset that ended before it does not bring it back, one from beyond it does. */
+    audit(conn, "a", "reset", "{\"from\": 16, \"to\": 10}");
+    assert_error(mr_consumer_wait(conn, conf, "a", 17, 0), MR_E_STATE, "skipped");
+    audit(conn, "a", "reset", "{\"from\": 20, \"to\": 10}");
+    assert_ok(mr_consumer_wait(conn, conf, "a", 17, 0));
+    audit(conn, "a", "drop", "{\"position\": 17}");
+    assert_error(mr_consumer_wait(conn, conf, "a", 17, 0), MR_E_STATE,
+                 "dropped from the dead letters by ann");
+    audit(conn, "a", "reset", "{\"from\": 12, \"to\": 19}");
+    assert_ok(mr_consumer_wait(conn, conf, "a", 12, 0));
+    assert_error(mr_consumer_wait(conn, conf, "a", 13, 0), MR_E_STATE, "passed over by a reset");
+    assert_error(mr_consumer_wait(conn, conf, "a", 19, 0), MR_E_STATE, "passed over by a reset");
+    assert_ok(mr_consumer_wait(conn, conf, "a", 20, 0));
+    /* Of slots: a skip is one slot's, a reset of one says nothing of the others. */
+    move_to(conn, "p#0/2", 20);
+    move_to(conn, "p#1/2", 20);
+    audit(conn, "p#1/2", "skip", "{\"position\": 5}");
+    assert_error(mr_consumer_wait(conn, conf, "p", 5, 0), MR_E_STATE, "consumer p#1/2 is beyond");
+    audit(conn, "p#0/2", "reset", "{\"from\": 6, \"to\": 9}");
+    assert_ok(mr_consumer_wait(conn, conf, "p", 8, 0));
+    assert_error(mr_consumer_wait(conn, conf, "p#0/2", 8, 0), MR_E_STATE, "by a reset");
+    audit(conn, "p#1/2", "reset", "{\"from\": 6, \"to\": 9}");
+    assert_error(mr_consumer_wait(conn, conf, "p", 8, 0), MR_E_STATE, "by a reset");
+}
+
 static void every_slot_counts(void **state)
 {
     PGconn *conn = conn_of(state);
@@ -235,6 +285,7 @@ int main(void)
         WATCH(timeouts_say_why),
         WATCH(paused_ends_a_wait),
         WATCH(dead_letters_are_not_applied),
+        WATCH(what_was_passed_over_is_not_applied),
         WATCH(every_slot_counts),
         WATCH(a_consumer_that_has_not_begun),
         WATCH(wakes_when_it_moves),

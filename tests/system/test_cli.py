@@ -11,7 +11,7 @@ import pytest
 
 from cli_helpers import Home, open_directory, wait_for
 
-COMMANDS = ("demo", "dev", "schema", "run", "append", "consumers", "dead-letters", "gaps", "queues", "jobs",
+COMMANDS = ("demo", "dev", "schema", "run", "append", "enqueue", "consumers", "dead-letters", "gaps", "queues", "jobs",
             "options")
 
 
@@ -196,7 +196,7 @@ def test_append_keeps_numbers_as_written(home, database):
 @pytest.mark.parametrize("bad, hint", [
     (b"{nonsense\n", "not valid JSON"),
     (b"[1]\n", "not a JSON object"),
-    (b'"x"\n', "not valid JSON"),
+    (b'"x"\n', "not a JSON object"),
     (event(agregate_type="x").encode(), "did you mean aggregate_type?"),
     (event(event_type=...).encode(), "'event_type' is missing"),
     (event(aggregate_id="").encode(), "'aggregate_id' is missing or empty"),

@@ -125,6 +125,8 @@ def test_permanent_pause_is_at_once_and_survives(db, worker):
     # A worker that starts gives it another chance: its handler may be a mended one.
     worker(db, {"worker": QUICK, "consumers": [recorder("a")]}, "--once").finish()
     all_handled(db, "a")
+    assert db.values("SELECT action FROM millrace.consumer_audit WHERE consumer_name = 'a' ORDER BY id") == [
+        "pause", "resume"]
 
 
 # ---- Order by key ---------------------------------------------------------------------------------------------------
@@ -232,6 +234,52 @@ def test_replay_runs_the_handler_once_and_removes_the_row(db, worker):
     insert_event(db)
     wait_until(lambda: db.checkpoint("a") == 11, what="the consumer to go on")
     process.stop()
+
+
+def test_a_replay_that_fails_only_at_the_commit_is_told(db, worker):
+    """It is a failure of its letter like any other, and the consumer goes on."""
+    db.create_effects()
+    db.execute("CREATE TABLE parent (id bigint PRIMARY KEY)")
+    db.execute("INSERT INTO parent SELECT generate_series(1, 40) EXCEPT VALUES (3), (5)")
+    db.execute("ALTER TABLE effects ADD FOREIGN KEY (pos) REFERENCES parent DEFERRABLE INITIALLY DEFERRED")
+    process = worker(db, {"worker": {**QUICK, "max_retries": 1, "rebalance_interval": "50ms"},
+                          "consumers": [recorder("a", on_failure="dead_letter")]})
+    insert_events(db, 10)
+    wait_until(lambda: db.checkpoint("a") == 10, 20, process.log)
+    db.execute("INSERT INTO parent VALUES (5)")
+    done = millrace("dead-letters", "replay", "--all", "--json", "--timeout", "20s", database=db, check=False)
+    answer = json.loads(done.stdout)
+    assert (answer["replayed"], answer["failed"]) == (1, 1), done.stderr
+    assert "foreign key" in answer["failures"][0]["error"] and answer["failures"][0]["position"] == 3
+    insert_events(db, 5)
+    wait_until(lambda: db.checkpoint("a") == 15, 20, process.log)
+    assert db.handled("a")[-6:] == [5, *range(11, 16)]
+    process.stop()
+
+
+def test_a_stop_comes_between_two_letters(db, worker):
+    """A replay of many does not hold up a stop; the next worker goes on where it was."""
+    db.create_effects()
+    db.execute("CREATE TABLE gate (bad bool)")
+    db.execute("INSERT INTO gate VALUES (true)")
+    sql = ("INSERT INTO effects (consumer, pos) SELECT 'a', p / (CASE WHEN (SELECT bad FROM gate) THEN 0 ELSE 1 END) "
+           "FROM (SELECT :global_position AS p, pg_sleep(CASE WHEN (SELECT bad FROM gate) THEN 0 ELSE 0.05 END)) AS e")
+    config = {"worker": {**QUICK, "rebalance_interval": "50ms", "shutdown_timeout": "1h"},
+              "consumers": [{"name": "a", "sql": sql, "on_failure": "dead_letter"}]}
+    process = worker(db, config)
+    insert_events(db, 400)
+    wait_until(lambda: db.checkpoint("a") == 400, 60, process.log)
+    db.execute("UPDATE gate SET bad = false")
+    done = millrace("dead-letters", "replay", "--all", "--timeout", "0ms", database=db, check=False)
+    assert "stay requested" in done.stderr
+    wait_until(lambda: len(db.handled("a")) > 3, 20, process.log)
+    process.stop()
+    left = db.value("SELECT count(*) FROM millrace.consumer_dead_letters WHERE replay_at IS NOT NULL")
+    assert 0 < left == 400 - len(db.handled("a"))
+    process = worker(db, config)
+    wait_until(lambda: len(db.handled("a")) > 405 - left, 20, process.log)
+    process.stop()
+    assert db.handled("a") == list(range(1, len(db.handled("a")) + 1))
 
 
 def test_controls_are_no_failures(db, worker):

@@ -189,6 +189,45 @@ def test_a_broken_program_is_told_and_others_go_on(db, worker, script):
     assert db.handled("a") == []
 
 
+def test_a_program_that_a_release_breaks_costs_no_event(db, worker, script):
+    """It worked, and now it ends before it reads: that is no event's fault, so none becomes a dead letter."""
+    db.create_effects()
+    insert_events(db, 5)
+    command = script("good(e)")
+    process = worker(db, {"worker": {"retry_base_delay": "5ms", "retry_max_delay": "20ms", "max_retries": 2}, "consumers": [
+        {"name": "a", "on_failure": "dead_letter", "exec": command}]})
+    all_handled(db)
+    works = Path(command[1]).read_text(encoding="utf-8")
+    Path(command[1]).write_text("import a_module_that_is_not_there\n", encoding="utf-8")
+    os.kill(child_pid(process), signal.SIGKILL)
+    process.wait_log("handler ended between batches")
+    insert_events(db, 3)
+    process.wait_log("consumer paused", consumer="a")
+    wait_error(process, "exited with status 1", "a_module_that_is_not_there")
+    assert db.value("SELECT count(*) FROM millrace.consumer_dead_letters") == 0 and db.checkpoint("a") == 5
+    Path(command[1]).write_text(works, encoding="utf-8")
+    wait_until(lambda: db.value("SELECT paused FROM millrace.consumer_controls"), 20, process.log)
+    millrace("consumers", "resume", "a", database=db)
+    all_handled(db)
+    process.stop()
+
+
+def test_a_dead_child_is_noticed_behind_its_open_stdout(db, worker, script):
+    """What the child had started holds the pipe; nobody waits for batch_timeout."""
+    db.create_effects()
+    insert_events(db, 10)
+    process = worker(db, {"worker": QUICK, "consumers": [{"name": "a", **PATIENT, "batch_timeout": "1h", "exec": script("""
+        if p == 7 and first("trick"):
+            import subprocess
+            subprocess.Popen(["sleep", "600"])
+            os._exit(4)
+        good(e)
+    """)}]})
+    wait_error(process, "exited with status 4", "position 7")
+    all_handled(db)
+    process.stop()
+
+
 @pytest.mark.asan
 def test_a_killed_child_costs_nothing(db, worker, script):
     db.create_effects()

@@ -78,7 +78,9 @@ def test_workers_that_have_the_queue(db, work):
                (gen_random_uuid(), 'alive', clock_timestamp(), '{other}'),
                (gen_random_uuid(), 'alive', clock_timestamp() - interval '1 hour', '{briefe}'),
                (gen_random_uuid(), 'dead', clock_timestamp(), '{briefe}')""")
-    assert [row["workers"] for row in json.loads(work("queues", "list", "--json"))] == [1, 1]
+    rows = json.loads(work("queues", "list", "--json"))
+    assert [(row["queue"], row["workers"], row["kind"]) for row in rows] == [
+        ("briefe", 1, "table"), ("gone", 1, "table"), ("other", 1, "unknown")]
 
 
 @pytest.mark.asan
@@ -170,7 +172,7 @@ def test_requeue(db, work):
 @pytest.mark.parametrize("words,said", [
     (("jobs",), "'millrace jobs' needs one more word"),
     (("jobs", "lst", "briefe"), "did you mean list?"),
-    (("jobs", "list"), "usage: millrace jobs list QUEUE --config FILE"),
+    (("jobs", "list"), "usage: millrace jobs list QUEUE [--config FILE]"),
     (("jobs", "show", "briefe"), "usage: millrace jobs show QUEUE ID"),
     (("jobs", "show", "briefe", "1", "2"), "unexpected word '2'"),
     (("jobs", "list", "briefee"), "did you mean 'briefe'?"),
@@ -184,7 +186,9 @@ def test_requeue(db, work):
     (("jobs", "show", "briefe", "1", "--state", "queued"), "'millrace jobs show' has no --state"),
     (("jobs", "retry", "briefe"), "say which jobs to retry: their ids, --state and the like, or --all"),
     (("jobs", "retry", "briefe", "--limit", "5"), "say which jobs to retry"),
-    (("jobs", "retry", "briefe", "1", "--reason", "x"), "'millrace jobs retry' has no --reason"),
+    (("jobs", "list", "briefe", "--reason", "x"), "'millrace jobs list' has no --reason"),
+    (("jobs", "list", "briefe", "--key", "x"), "whose jobs have no keys"),
+    (("queues", "pause", "briefe"), "only queues of the built-in table can be paused"),
     (("jobs", "cancel", "briefe", "1", "--in", "5s"), "'millrace jobs cancel' has no --in"),
     (("jobs", "requeue", "briefe", "1", "--in", "5"), "--in"),
     (("jobs", "requeue", "briefe", "1", "--in", "5s", "--at", "2030-01-01"), "exclude each other"),
@@ -198,9 +202,9 @@ def test_wrong_input(work, words, said):
     assert said in text, text
 
 
-@pytest.mark.parametrize("words", [("queues", "list"), ("jobs", "list", "briefe"), ("jobs", "retry", "briefe", "1")])
+@pytest.mark.parametrize("words", [("jobs", "list", "briefe"), ("jobs", "retry", "briefe", "1")])
 def test_the_file_is_needed(work, words):
-    assert "name the file that describes it, as for 'millrace run': --config worker.yaml" in work(
+    assert "one on a table of its own is described by a file: --config worker.yaml" in work(
         *words, status=2, config=None)
 
 

@@ -209,6 +209,12 @@ def test_the_rights_of_the_guide_are_enough(db, consumer, letter):
                         env={"PGOPTIONS": "-c role=ops"})
         assert "no worker that is alive" in done.stderr
         assert len(db.rows(AUDIT)) == 6
+        for key in ("a", "a", "b"):
+            number = db.value("SELECT id FROM millrace.enqueue('mail', key => %s)", [key])
+        for words in (["queues", "list"], ["queues", "pause", "mail"], ["queues", "resume", "mail"], ["jobs", "list", "mail"],
+                      ["jobs", "cancel", "mail", number], ["jobs", "show", "mail", number], ["jobs", "requeue", "mail", number],
+                      ["jobs", "requeue", "mail", "--all"], ["dead-letters", "drop", "--queue", "mail"]):
+            millrace(*words, database=db, env={"PGOPTIONS": "-c role=ops"})
     finally:
         db.execute("DROP OWNED BY ops; DROP ROLE ops")
 

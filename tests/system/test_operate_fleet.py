@@ -75,8 +75,11 @@ def test_nothing_commits_once_pause_has_returned(db, start, ask, workers):
     wait_exactly_once(db, ["a", "b"])
 
 
-def test_pause_and_resume_are_obeyed_within_a_second(db, start, ask):
-    start("a")
+@pytest.mark.parametrize("strategy", ["advisory", "lease"])
+def test_pause_and_resume_are_obeyed_within_a_second(db, start, ask, strategy):
+    for _ in range(2):  # one of them does not lead
+        start("a", leader_strategy=strategy, rebalance_interval="500ms", heartbeat_interval="5s",
+              heartbeat_timeout="30s")
     insert_events(db, 3)
     all_handled(db)
     ask("consumers", "pause", "a")
@@ -245,6 +248,20 @@ def test_replay(db, start, ask):
     db.execute("DELETE FROM broken")
     assert ask("dead-letters", "replay", "--consumer", "a") == {"replayed": 1, "failed": 0, "failures": []}
     assert db.handled("a") == [1, 2, 4, 5, 3] and ask("dead-letters", "list") == []
+
+
+def test_a_replay_in_vain_knows_who_holds_a_lock(db, start, ask):
+    """A consumer with a lock of its own is no worker's by assignment; that does not mean that none can run it."""
+    broken(db)
+    start(fails_at("a", 1, on_failure="dead_letter", ownership="lock"))
+    insert_events(db, 2)
+    wait_until(lambda: db.checkpoint("a") == 2, 20, "the letter")
+    ask("consumers", "pause", "a")
+    done = millrace("dead-letters", "replay", "--all", "--timeout", "10ms", database=db, check=False)
+    assert done.returncode == 1 and "consumer a is paused" in done.stderr and "no worker" not in done.stderr
+    db.execute("DELETE FROM broken")
+    ask("consumers", "resume", "a")
+    wait_until(lambda: db.handled("a") == [2, 1], 20, "the letter that stayed requested")
 
 
 def test_replay_keeps_the_order_of_a_stream(db, start, ask):

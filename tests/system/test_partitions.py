@@ -105,7 +105,11 @@ def reads_of(db, worker, partitions, count):
     db.execute("SELECT pg_stat_reset()")
     worker(db, {"consumers": [{"name": "a", "partitions": partitions, "sql": KEYED}]}, "--once").finish()
     assert db.value("SELECT count(*) FROM keyed") == count
-    # Statistics arrive a little later.
+    return rows_read(db, count)
+
+
+def rows_read(db, count):
+    """Rows of the log read so far, once they are `count` at least: statistics arrive a little later."""
     seen = [0]
 
     def settled():
@@ -122,6 +126,25 @@ def test_slots_share_one_read_of_the_log(make_db, _template, worker):
     one = reads_of(make_db(template=_template), worker, 1, 5000)
     eight = reads_of(make_db(template=_template), worker, 8, 5000)
     assert eight <= one * 1.25, (one, eight)
+
+
+def test_each_process_reads_the_log_once(db, worker):
+    """As it is written: three processes with eight slots read three times what one consumer reads, whoever has how many."""
+    make_keyed(db)
+    insert_events(db, 60_000)  # so that the server finds rows by their index
+    db.execute("ANALYZE events")
+    processes = [worker(db, {"worker": FLEET, "consumers": [
+        {"name": "a", "sql": KEYED, "partitions": 8, "start_from": "now"}]}) for _ in range(3)]
+    wait_until(lambda: db.rows("SELECT count(DISTINCT worker_id), count(worker_id) FROM millrace.consumer_assignments")
+               == [(3, 8)], 30, "all slots to be spread")
+    wait_until(lambda: sum(len(process.matching(msg="consumer taken")) for process in processes) >= 8, 20, "all to be taken")
+    db.execute("SELECT pg_stat_reset()")
+    for _ in range(40):
+        insert_events(db, 250)
+    wait_until(lambda: db.value("SELECT count(*) FROM keyed") == 10_000, 60, "everything to be handled")
+    for process in processes:
+        process.stop()
+    assert 30_000 <= rows_read(db, 30_000) <= 3 * 10_000 * 1.4
 
 
 def test_another_number_of_partitions_is_refused(db, worker):
@@ -145,6 +168,23 @@ def test_another_number_of_partitions_is_refused(db, worker):
     process = worker(db, {"consumers": [{"name": "c#1/2", "sql": KEYED}]})
     process.finish(status=2)
     assert "cannot end like a slot" in process.log()
+
+
+def test_two_that_start_together_agree_on_the_partitions(db, worker):
+    """Both come before there are checkpoints; one makes them, the other finds them and is refused."""
+    make_keyed(db)
+    with db.connect() as holder:
+        holder.execute("BEGIN")
+        holder.execute("LOCK TABLE millrace.consumer_checkpoints IN EXCLUSIVE MODE")
+        processes = [worker(db, {"worker": FLEET, "consumers": [{"name": "a", "sql": KEYED, "partitions": p}]})
+                     for p in (2, 3)]
+        wait_until(lambda: db.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                                    "AND datname = current_database()") == 2, 20, "both to wait")
+        holder.execute("ROLLBACK")
+    wait_until(lambda: any(process.process.poll() is not None for process in processes), 20, "one to be refused")
+    refused, = [process for process in processes if process.process.poll() is not None]
+    assert refused.wait_exit() == 2 and "has checkpoints for partitions" in refused.log()
+    assert db.value("SELECT count(DISTINCT split_part(consumer_name, '/', 2)) FROM millrace.consumer_checkpoints") == 1
 
 
 def test_now_is_one_place_for_all_slots(db, worker):

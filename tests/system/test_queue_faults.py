@@ -4,7 +4,7 @@ stops in the middle of it. One bad job stops only itself, and a stop always ends
 import time
 
 from harness import PATIENCE, insert_events, millrace, recorder, wait_until
-from test_queue_load import add_jobs, make_table, queue
+from test_queue_load import add_jobs, assert_once, make_table, queue
 
 FLEET = {"heartbeat_interval": "100ms", "heartbeat_timeout": "2s", "rebalance_interval": "50ms"}
 STATES = "SELECT state, count(*) FROM work GROUP BY 1 ORDER BY 1"
@@ -112,3 +112,76 @@ def test_a_detached_consumer_stops_though_the_server_is_away(own_server, make_db
     exit_within(process, 30)
     assert len(process.log().splitlines()) < 2000
     own_server.start()
+
+
+ASLEEP = ("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%%pg_sleep(3600)%%' AND "
+          "datname = current_database() AND pid <> pg_backend_pid()")
+
+
+def test_a_lost_job_is_told_once_and_its_statement_ends(db, worker):
+    make_table(db)
+    add_jobs(db, 2)
+    process = worker(db, {"queues": [queue(num_handlers=2, heartbeat_interval="50ms",
+                                           sql="INSERT INTO effects (job) SELECT :id::bigint FROM pg_sleep(3600)")]})
+    wait_until(lambda: db.value(ASLEEP) == 2, 20, process.log)
+    db.execute("DELETE FROM work WHERE id = 1")
+    db.execute("UPDATE work SET cancel = true WHERE id = 2")
+    wait_until(lambda: db.value(ASLEEP) == 0, 20, process.log)
+    wait_until(lambda: db.rows(STATES) == [("canceled", 1)], 20, process.log)
+    process.stop()
+    assert [line["job"] for line in process.matching(msg="job lost")] == [1]
+    assert [line["job"] for line in process.matching(msg="outcome came too late")] == [1]
+    assert db.value("SELECT count(*) FROM effects") == 0
+
+
+def test_a_job_that_ends_is_not_told_as_lost(db, worker):
+    """Its handler commits the outcome itself, and the heartbeat may find that before the loop hears of it."""
+    make_table(db)
+    add_jobs(db, 3000)
+    process = worker(db, {"queues": [queue(num_handlers=4, look_ahead=20, heartbeat_interval="10ms")]}, "--once")
+    process.finish(90)
+    assert_once(db, 3000)
+    assert not process.matching(msg="job lost") and not process.matching(msg="outcome came too late")
+
+
+def test_a_stopped_process_keeps_nobody_from_resetting(db, worker):
+    """The resetter's lock is held while it works only: a process that is stopped does not keep it."""
+    make_table(db)
+    # No worker is declared dead here, which would end the stopped one's sessions.
+    config = {"worker": {"heartbeat_timeout": "10m"}, "queues": [queue(reset_interval="50ms")]}
+    first = worker(db, config)
+    first.wait_log("registered")
+    add_jobs(db, 5)
+    wait_until(lambda: db.value("SELECT count(*) FROM effects") == 5, 20, first.log)
+
+    def stopped_between():
+        first.sigstop()
+        holders = "SELECT count(DISTINCT pid) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid "\
+                  "FROM pg_database WHERE datname = current_database())"
+        if db.value(holders) <= 1:  # the control connection's own locks only
+            return True
+        first.sigcont()  # it had just won it
+        return False
+    wait_until(stopped_between, 20, first.log)
+    second = worker(db, config)
+    db.execute("INSERT INTO work (state, started_at, last_heartbeat_at) SELECT 'processing', now() - interval '1 h', "
+               "now() - interval '1 h'")
+    wait_until(lambda: db.value("SELECT count(*) FROM work WHERE state = 'completed' AND num_resets = 1") == 1, 20,
+               second.log)
+    first.sigcont()
+    first.stop()
+    second.stop()
+
+
+def test_a_crash_between_claim_and_handling(db, worker):
+    make_table(db)
+    add_jobs(db, 21)
+    slow = queue(num_handlers=1, look_ahead=20, sql="INSERT INTO effects (job) SELECT :id::bigint FROM pg_sleep(3600)")
+    first = worker(db, {"queues": [slow]})
+    wait_until(lambda: db.rows(STATES) == [("processing", 21)] and db.value(ASLEEP) == 1, 20, first.log)
+    first.kill9()
+    second = worker(db, {"queues": [queue(num_handlers=2)]})
+    wait_until(lambda: db.rows(STATES) == [("completed", 21)], 30, second.log)
+    assert_once(db, 21)
+    assert db.rows("SELECT DISTINCT num_resets, num_failures, lease_generation FROM work") == [(1, 0, 2)]
+    second.stop()

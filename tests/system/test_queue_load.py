@@ -48,7 +48,9 @@ def assert_once(db, count):
 @pytest.mark.soak
 @pytest.mark.parametrize("generation", [True, False])
 def test_eight_workers_with_kills_and_stops(db, worker, generation):
-    count = int((100_000 if generation else 20_000) * max(SCALE / 4, 1))
+    # A hundred thousand and more in ./dev soak.
+    full = 100_000 * max(SCALE / 4, 1) if SCALE > 1 else 30_000
+    count = int(full if generation else full / 5)
     make_table(db, generation)
     add_jobs(db, count)
     rng = random.Random(5)
@@ -132,19 +134,31 @@ def test_consumers_and_queues_in_one_process(db, worker):
     assert int(line["queues"]) == 1 and int(line["consumers"]) == 1
 
 
-def test_connections_are_two_and_one_an_executor(db, worker):
+@pytest.mark.parametrize("consumers", [0, 3])
+def test_connections_are_two_and_one_an_executor(db, worker, consumers):
+    """Whatever runs in the process: queues alone, or several with consumers beside them."""
     make_table(db)
     add_jobs(db, 2000)
-    process = worker(db, {"worker": {"executors": 3}, "queues": [
-        queue(num_handlers=3, sql="INSERT INTO effects (job) SELECT :id::bigint FROM pg_sleep(0.01)")]})
+    db.execute("CREATE TABLE seen (pos bigint)")
+    db.execute("INSERT INTO events (aggregate_type, aggregate_id, aggregate_version, event_id, event_type, payload) "
+               "SELECT 'T', n::text, 1, gen_random_uuid(), 'E', '{}' FROM generate_series(1, 300) AS n")
+    slow = queue(num_handlers=3, sql="INSERT INTO effects (job) SELECT :id::bigint FROM pg_sleep(0.01)")
+    process = worker(db, {
+        "worker": {"executors": 3, "batch_size": 20},
+        "queues": [{**slow, "name": "odd", "condition": "id % 2 = 1"},
+                   {**slow, "name": "even", "condition": "id % 2 = 0"}],
+        "consumers": [{"name": f"c{n}", "sql": "INSERT INTO seen VALUES (:global_position)"}
+                      for n in range(consumers)]})
     seen = set()
 
     def look():
         seen.add(db.value("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'millrace %%' AND "
                           "datname = current_database()"))
-        return db.value("SELECT count(*) FROM work WHERE state = 'completed'") > 200
-    wait_until(look, 30, process.log)
-    assert max(seen) <= 2 + 3, seen
+        done = db.value("SELECT min(n) FROM (SELECT count(*) FILTER (WHERE state = 'completed') AS n FROM work "
+                        "GROUP BY id % 2) AS queues")
+        return done > 100 and db.value("SELECT count(*) FROM seen") == 300 * consumers
+    wait_until(look, 60, process.log)
+    assert max(seen) == 2 + 3, seen
     process.stop()
 
 

@@ -250,6 +250,25 @@ def test_wait_in_vain(db, orders):
     run(db, "consumers", "wait", "orders", 0)
 
 
+def test_wait_knows_what_was_skipped(db, worker):
+    """The checkpoint is beyond it, but nobody has applied it."""
+    db.create_effects()
+    worker(db, {"worker": QUICK, "consumers": [recorder("a")]})
+    wait_until(lambda: db.checkpoint("a") is not None, 20, "a checkpoint")
+    run(db, "consumers", "pause", "a")
+    insert_events(db, 5)
+    run(db, "consumers", "skip", "a", 3, "--reason", "a test order", "--actor", "ann")
+    run(db, "consumers", "resume", "a")
+    run(db, "consumers", "wait", "a", 5)
+    done = run(db, "consumers", "wait", "a", 3, status=1)
+    assert "consumer a is beyond position 3 without having applied it: it was skipped by ann at " in done.stderr
+    assert ": a test order" in done.stderr
+    run(db, "consumers", "reset", "a", "--to", "beginning")
+    run(db, "consumers", "wait", "a", 5)
+    run(db, "consumers", "wait", "a", 3)
+    assert db.handled("a") == [1, 2, 4, 5, 1, 2, 3, 4, 5]
+
+
 def test_wait_tells_how_fast(db, orders):
     stop = threading.Event()
 

@@ -40,7 +40,14 @@ static void where_and_why(void **state)
         {"queue: []\n", "w.yaml:1", "consumers and queues"},
         {"queues:\n- table: t\n  sql: SELECT 1\n", "w.yaml:2", "no name"},
         {"queues:\n- name: ''\n  table: t\n", "w.yaml:2", "name"},
-        {"queues:\n- name: a\n  sql: SELECT 1\n", "w.yaml:2", "has no table; name it: table:"},
+        {"queues:\n- name: a\n  sql: SELECT 1\n  view: v\n", "w.yaml:2", "name it with table:"},
+        {"queues:\n- name: a\n  sql: SELECT 1\n  order: id\n", "w.yaml:2", "order is key or none"},
+        {"queues:\n- name: a\n  sql: SELECT 1\n  mode: transaction\n  max_running: 3\n", "w.yaml:2",
+         "max_running needs mode: lease"},
+        {"queues:\n- name: a\n  sql: SELECT 1\n  claim_lease: 5s\n", "w.yaml:2",
+         "would be taken away"},
+        {ONE "  mode: transaction\n", "w.yaml:2", "built-in table"},
+        {ONE "  max_running: 3\n", "w.yaml:2", "built-in table"},
         {"queues:\n- name: a\n  table: t\n", "w.yaml:2", "no handler; give it sql, exec or plugin"},
         {ONE "  exec: [cat]\n", "w.yaml:2", "more than one handler; keep one"},
         {ONE "  plugin: ./x.so\n", "w.yaml:2", "more than one handler; keep one"},
@@ -95,7 +102,9 @@ static void mapping_as_written(void **state)
                          "  condition: v.tenant = 'x'\n"
                          "  exec: [python3, 'a, b.py']\n");
     mr_mapping mapping;
-    assert_null(mr__queue_mapping_of(queue, &mapping));
+    mr_names names;
+    assert_null(mr__names_init(&names, "millrace"));
+    assert_null(mr__queue_mapping_of(queue, &names, &mapping));
     assert_string_equal(mapping.queue, "Rechnungen");
     assert_string_equal(mapping.table.name.schema, "Büro");
     assert_string_equal(mapping.table.name.name, "Invoice Jobs");

@@ -164,6 +164,14 @@ static void answers(void **state)
     assert_int_equal(a.level, MR_WARN);
     assert_string_equal(a.entry, "{\"done\":50}");
     mr__exec_answer_free(&a);
+    a = answer_of("{\"progress\":40.9,\"text\":\"half\"}");
+    assert_int_equal(a.kind, MR_EXEC_PROGRESS);
+    assert_int_equal(a.percent, 40);
+    assert_string_equal(a.text, "half");
+    mr__exec_answer_free(&a);
+    a = answer_of("{\"progress\":100}");
+    assert_int_equal(a.percent, 100);
+    assert_null(a.text);
     a = answer_of("{\"log\":\"half\"}");
     assert_null(a.entry);
     mr__exec_answer_free(&a);
@@ -181,6 +189,12 @@ static void what_is_no_answer(void **state)
     no_answer("{\"snooze\":\"1s\",\"error\":\"x\"}", "more than one");
     no_answer("{\"snooze\":\"1s\",\"log\":\"x\"}", "line of its own");
     no_answer("{\"log\":\"x\",\"entry\":[1]}", "not an object");
+    no_answer("{\"progress\":101}", "0 to 100");
+    no_answer("{\"progress\":-1}", "0 to 100");
+    no_answer("{\"progress\":\"40\"}", "0 to 100");
+    no_answer("{\"progress\":{}}", "0 to 100");
+    no_answer("{\"progress\":40,\"ok\":true}", "line of its own");
+    no_answer("{\"progress\":40,\"text\":7}", "not a string");
     no_answer("{\"snooze\":\"1s\",\"sql\":[{}]}", "no \"text\"");
     no_answer("{\"ok\":true,\"id\":\"\\ud800\"}", "\"id\"");
     no_answer("{\"ok\":false}", "neither");

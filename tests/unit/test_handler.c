@@ -64,6 +64,30 @@ static void events_one_by_one(void **state)
     mr__handler_free(handler);
 }
 
+/* What is done is to be saved, or somebody wants it back: no further event is begun, and that is no
+ * error. At least one is handled each time, or there would be no progress. */
+static void events_come_back_when_told(void **state)
+{
+    (void)state;
+    probe p = {0};
+    mr_handler *handler = NULL;
+    assert_null(mr__handler_event(on_event, &p, &handler));
+    atomic_bool recalled = true;
+    mr_run run = {.events = list, .count = 3, .recalled = &recalled};
+    size_t good = 99;
+    assert_null(handler->deliver(handler, &run, &good));
+    assert_int_equal(good, 1);
+    atomic_store(&recalled, false);
+    run.clock = &mr__clock_system;
+    run.save_by = mr__clock_now(run.clock);
+    assert_null(handler->deliver(handler, &run, &good));
+    assert_int_equal(good, 1);
+    run.save_by += INT64_C(3600000000);
+    assert_null(handler->deliver(handler, &run, &good));
+    assert_int_equal(good, 3);
+    mr__handler_free(handler);
+}
+
 static void batches_all_or_nothing(void **state)
 {
     (void)state;
@@ -120,9 +144,9 @@ static void commands_that_are_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(events_one_by_one),      cmocka_unit_test(batches_all_or_nothing),
-        cmocka_unit_test(sql_delivers_nothing),   cmocka_unit_test(plugins_that_are_none),
-        cmocka_unit_test(commands_that_are_none),
+        cmocka_unit_test(events_one_by_one),      cmocka_unit_test(events_come_back_when_told),
+        cmocka_unit_test(batches_all_or_nothing), cmocka_unit_test(sql_delivers_nothing),
+        cmocka_unit_test(plugins_that_are_none),  cmocka_unit_test(commands_that_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
