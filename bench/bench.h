@@ -111,4 +111,9 @@ void bench_failover(bench *b);
 void bench_poison(bench *b);
 void bench_queue(bench *b);
 
+/* ---- jobs.c: one measurement beside a peer, as a command of its own ---- */
+int bench_jobs(int argc, char **argv);
+/* Drains a queue with Millrace's statements in plain loops. */
+void bench_jobs_by_hand(const bench *b, const char *queue, bool lease);
+
 #endif

@@ -75,6 +75,8 @@ int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "--idle-worker") == 0)
         return bench_memory_child(argv[2], argv[3], argv[4]);
+    if (argc > 1 && strcmp(argv[1], "jobs") == 0)
+        return bench_jobs(argc - 1, argv + 1);
     bench b = {.conninfo = getenv("MILLRACE_TEST_DATABASE")};
     bool chosen[ROW_COUNT] = {false};
     int code = parse(&b, chosen, argc, argv);
