@@ -393,6 +393,13 @@ void mr__control_look(mr_worker *w)
         tick_in(w, 0);
 }
 
+void mr__control_roster(mr_worker *w)
+{
+    w->fleet.grown = true;
+    w->fleet.registered = w->fleet.registered > 1 ? 1 : w->fleet.registered;
+    mr__control_look(w);
+}
+
 /* ---- Failures ------------------------------------------------------------------------------ */
 
 static void on_noted(void *user, PGresult **results, mr_error *error)
@@ -454,6 +461,11 @@ static void on_registered(void *user, PGresult **results, mr_error *error)
         mr__log(&w->logger, MR_INFO, "registered", "worker=%s", w->id);
     note_pauses(w);
     mr__lanes_registered(w);
+    if (w->fleet.grown && w->life == MR_LIFE_RUNNING) {
+        w->fleet.registered = 1; /* as it was sent it left somebody out */
+        tick_in(w, 0);
+        return;
+    }
     send_tick(w);
 }
 
@@ -478,6 +490,7 @@ static void send_register(mr_worker *w)
                    w->fleet.registered > 0 ? "true" : "false", queues == NULL ? "{}" : queues}};
     mr_flight_statement flight[2] = {listen, enrol};
     w->fleet.busy = true;
+    w->fleet.grown = false;
     /* Without sessions there is nothing to listen on: looks alone must do. */
     mr__aconn_send(w->control, by_lease(w) ? &flight[1] : flight, by_lease(w) ? 1 : 2,
                    on_registered, w);

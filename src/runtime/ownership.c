@@ -169,9 +169,8 @@ void mr__dispatch_add(mr_worker *w, mr_place *place)
     }
     (void)uv_timer_init(&w->loop, &place->timer);
     place->timer.data = place;
-    w->fleet.registered = w->fleet.registered > 1 ? 1 : w->fleet.registered;
     mr__log(&w->logger, MR_INFO, "consumer added", "consumer=%s", place->name);
-    mr__control_look(w);
+    mr__control_roster(w);
 }
 
 void mr__dispatch_remove(mr_worker *w, const char *name)
@@ -191,6 +190,5 @@ void mr__dispatch_remove(mr_worker *w, const char *name)
     if (!any)
         return;
     mr__log(&w->logger, MR_INFO, "consumer removed", "consumer=%s", name);
-    w->fleet.registered = w->fleet.registered > 1 ? 1 : w->fleet.registered;
-    mr__control_look(w);
+    mr__control_roster(w);
 }

@@ -83,6 +83,7 @@ typedef struct mr_control {
     char channel[32];     /* where leaders tell that assignments changed */
     int registered;       /* 0 = no, 1 = without its session lock, 2 = fully */
     bool busy;            /* a flight is under way */
+    bool grown;           /* consumers came or went since a registration was last sent */
     bool leader;
     bool calm;      /* the leader's picture has no consumers */
     bool lost;      /* declared dead: registers anew once its batches are over */
@@ -251,8 +252,10 @@ void mr__dispatch_remove(mr_worker *worker, const char *name);
 mr_error *mr__control_init(mr_worker *worker) MR_MUST_CHECK;
 void mr__control_free(mr_worker *worker);
 void mr__control_state(mr_worker *worker, bool up);
-void mr__control_tell(mr_worker *worker);  /* the next tick carries news */
-void mr__control_look(mr_worker *worker);  /* tick now */
+void mr__control_tell(mr_worker *worker); /* the next tick carries news */
+void mr__control_look(mr_worker *worker); /* tick now */
+/* Consumers came or went: the registration names others. */
+void mr__control_roster(mr_worker *worker);
 void mr__control_quiet(mr_worker *worker); /* a batch is over; a lost registration may go on */
 /* Writes down that a consumer failed, and that it is paused for it. */
 void mr__control_failure(mr_place *place, int64_t position, bool pause);

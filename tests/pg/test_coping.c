@@ -347,6 +347,52 @@ static void partitions_in_a_program(void **state)
     stop(&r);
 }
 
+typedef struct adder {
+    mr_worker *worker;
+    probe *probe;
+    int number;
+    mr_error *error;
+} adder;
+
+static void *add_one(void *argument)
+{
+    adder *a = argument;
+    char name[16];
+    (void)snprintf(name, sizeof(name), "c%d", a->number);
+    mr_consumer *consumer = mr_consumer_new(name);
+    mr_consumer_on_event(consumer, on_event, a->probe, NULL);
+    a->error = mr_worker_add_consumer(a->worker, consumer);
+    return NULL;
+}
+
+/* One comes while the registration that names the other is under way: both must be run. */
+static void two_come_at_once(void **state)
+{
+    enum { ROUNDS = 20 };
+    scratch *s = *state;
+    probe p = {0};
+    mr_conf *conf = conf_for(s);
+    running r;
+    assert_ok(mr_conf_take_consumer(conf, consumer_for(&p, false, "pause")));
+    start(&r, conf);
+    add_events(s->conn, 1);
+    await(s->conn, "SELECT count(*) FROM effects", 1);
+    for (int round = 0; round < ROUNDS; round++) {
+        adder adders[2];
+        pthread_t threads[2];
+        for (int i = 0; i < 2; i++) {
+            adders[i] = (adder){r.worker, &p, 2 * round + i, NULL};
+            assert_int_equal(pthread_create(&threads[i], NULL, add_one, &adders[i]), 0);
+        }
+        for (int i = 0; i < 2; i++) {
+            (void)pthread_join(threads[i], NULL);
+            assert_ok(adders[i].error);
+        }
+        await(s->conn, "SELECT count(*) FROM effects", 1 + 2 * (round + 1));
+    }
+    stop(&r);
+}
+
 static void a_lock_that_is_given_back(void **state)
 {
     scratch *s = *state;
@@ -408,6 +454,7 @@ int main(void)
         TEST(lag_is_told),
         TEST(setup_in_c),
         TEST(partitions_in_a_program),
+        TEST(two_come_at_once),
         TEST(a_lock_that_is_given_back),
         TEST(a_worker_outlives_its_last_consumer),
     };
