@@ -2,6 +2,7 @@
  * could reach at most. */
 #include "bench.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,7 @@ typedef struct loop {
 
 static const char *const claim_sql =
     "SELECT job, fence, next_marks, payload FROM millrace.claim_jobs($1, $2::int, 'by hand',"
-    " $3::bigint[], $4::bool, 0, NULL, 0, NULL, NULL)";
+    " $3::bigint[], $4::bool, 0, NULL, 0, NULL, NULL, $5::bigint[])";
 static const char *const take_sql =
     "SELECT job, fence, next_marks, payload FROM millrace.take_jobs($1, $2::int, $3::bigint[],"
     " $4::bool, NULL, 0, NULL)";
@@ -73,18 +74,26 @@ static void finish(const loop *l, PGconn *conn, const PGresult *jobs)
     free(fences);
 }
 
-/* One batch; false when there was none. `marks` is where the next one starts. */
-static bool batch(const loop *l, PGconn *conn, char **marks)
+/* Where the next batch starts, and the claim before it, which is over. */
+typedef struct place {
+    char *marks;
+    char spent[24];
+} place;
+
+/* One batch; false when there was none. */
+static bool batch(const loop *l, PGconn *conn, place *p)
 {
-    const char *values[] = {l->queue, "500", *marks, *marks == NULL ? "true" : "false"};
+    bool whole = p->marks == NULL;
+    const char *values[] = {l->queue, "500", p->marks, whole ? "true" : "false", p->spent};
     if (!l->lease)
         bench_exec(conn, "BEGIN", 0, NULL);
-    PGresult *jobs = prepared(conn, "claim", 4, values);
-    bool any = PQntuples(jobs) > 0, whole = *marks == NULL;
-    free(*marks);
-    *marks = NULL; /* an empty look is repeated from the beginning */
+    PGresult *jobs = prepared(conn, "claim", l->lease ? 5 : 4, values);
+    bool any = PQntuples(jobs) > 0;
+    free(p->marks);
+    p->marks = NULL; /* an empty look is repeated from the beginning */
     if (any) {
-        *marks = strdup(PQgetvalue(jobs, 0, 2));
+        p->marks = strdup(PQgetvalue(jobs, 0, 2));
+        (void)snprintf(p->spent, sizeof(p->spent), "{%s}", PQgetvalue(jobs, 0, 1));
         finish(l, conn, jobs);
     }
     if (!l->lease)
@@ -99,10 +108,10 @@ static void *run(void *argument)
     PGconn *conn = bench_connect(l->bench, "bench by hand");
     prepare(conn, "claim", l->lease ? claim_sql : take_sql);
     prepare(conn, "finish", l->lease ? finish_sql : finish_taken_sql);
-    char *marks = NULL;
-    while (batch(l, conn, &marks)) {
+    place p = {.spent = "{}"};
+    while (batch(l, conn, &p)) {
     }
-    free(marks);
+    free(p.marks);
     PQfinish(conn);
     return NULL;
 }

@@ -10,7 +10,7 @@ DECLARE
     old bigint[];
 BEGIN
     old := ARRAY(SELECT j.id FROM unnest(ids, fences) AS g(id, fence) JOIN {{jobs}} AS j ON j.id = g.id
-        WHERE j.id = ANY (ids) AND j.standing IS NOT DISTINCT FROM 'running' AND j.lease_generation = g.fence
+        WHERE j.id = ANY (ids) AND j.state = 'processing' AND j.lease_generation = g.fence
             AND j.last_heartbeat_at < right_now - renew
         ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED);
     IF pg_catalog.cardinality(old) > 0 THEN
@@ -18,6 +18,6 @@ BEGIN
     END IF;
     RETURN QUERY SELECT g.n::integer, j.cancel, j.last_heartbeat_at >= right_now - renew
         FROM unnest(ids, fences) WITH ORDINALITY AS g(id, fence, n) JOIN {{jobs}} AS j ON j.id = g.id
-        WHERE j.id = ANY (ids) AND j.standing IS NOT DISTINCT FROM 'running' AND j.lease_generation = g.fence;
+        WHERE j.id = ANY (ids) AND j.state = 'processing' AND j.lease_generation = g.fence;
 END
 $mr$;

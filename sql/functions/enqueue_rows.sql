@@ -59,7 +59,7 @@ BEGIN
             CASE WHEN g.due > right_now THEN 'later'
                 WHEN in_order AND g.k IS NOT NULL
                     AND (g.place > 1 OR EXISTS (SELECT FROM {{jobs}} AS o WHERE o.queue = $1 AND o.partition_key = g.k
-                            AND o.ordered AND o.standing IN ('ready', 'waiting', 'running', 'held'))
+                            AND o.ordered AND o.standing IN ('ready', 'waiting', 'held'))
                         OR EXISTS (SELECT FROM {{jobs}} AS o WHERE o.queue = $1 AND o.partition_key = g.k
                             AND o.ordered AND o.standing = 'blocked')) THEN 'blocked'
                 ELSE 'ready' END,

@@ -15,9 +15,10 @@ DECLARE
 BEGIN
     RETURN QUERY EXECUTE 'SELECT j.id, j.state, j.standing, j.partition_key, j.ordered FROM {{jobs}} AS j WHERE true'
         || {{fn:job_conditions}}(filter) || CASE WHEN queue IS NOT NULL THEN ' AND j.queue = $1' ELSE '' END
-        -- Written so that the index of what fails, or runs, is seen to fit.
-        || CASE WHEN states = '{failed}' THEN ' AND j.state = ''failed'''
-            WHEN states = '{processing}' THEN ' AND j.standing = ''running'''
+        -- Written so that the index of what fails, and the claims of what runs, serve.
+        || CASE WHEN states = '{failed}' THEN ' AND (j.standing IS NULL OR j.standing = ''held'')'
+            WHEN states = '{processing}' THEN ' AND j.state = ''processing'' AND j.id = ANY (ARRAY('
+                || 'SELECT u FROM {{job_claims}} AS c, unnest(c.ids) AS u WHERE $1 IS NULL OR c.queue = $1))'
             WHEN states IS NOT NULL THEN ' AND j.state = ANY ($3)' ELSE '' END
         || CASE WHEN newest THEN ' ORDER BY j.id DESC' ELSE ' ORDER BY j.id' END || ' LIMIT ($4->>''limit'')::bigint'
         USING queue, ARRAY(SELECT i::bigint FROM pg_catalog.jsonb_array_elements_text(filter->'ids') AS i), states, filter;

@@ -11,14 +11,14 @@ DECLARE
 BEGIN
     IF free_only THEN
         SELECT * INTO job FROM {{jobs}} AS j
-            WHERE j.id = job_id AND j.standing = 'running' AND j.lease_generation = fence FOR NO KEY UPDATE SKIP LOCKED;
+            WHERE j.id = job_id AND j.state = 'processing' AND j.lease_generation = fence FOR NO KEY UPDATE SKIP LOCKED;
         IF NOT FOUND AND EXISTS (SELECT FROM {{jobs}} AS j
-            WHERE j.id = job_id AND j.standing = 'running' AND j.lease_generation = fence) THEN
+            WHERE j.id = job_id AND j.state = 'processing' AND j.lease_generation = fence) THEN
             RETURN NULL;
         END IF;
     ELSE
         SELECT * INTO job FROM {{jobs}} AS j
-            WHERE j.id = job_id AND j.standing = 'running' AND j.lease_generation = fence FOR NO KEY UPDATE;
+            WHERE j.id = job_id AND j.state = 'processing' AND j.lease_generation = fence FOR NO KEY UPDATE;
     END IF;
     IF job.id IS NULL THEN
         RETURN 'late';

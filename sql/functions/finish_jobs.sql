@@ -16,13 +16,13 @@ DECLARE
     right_now timestamptz := pg_catalog.clock_timestamp();
     given record;
     done bigint[];
+    under bigint[];
 BEGIN
     IF kinds IS NULL AND NOT free_only THEN
-        -- A fence is one claim's alone, so it need not be compared with its own id. IS NOT DISTINCT FROM: by the primary key, not
-        -- by the index of what is running.
+        -- By the ids, in their order, as heartbeats take their locks; each beside its own fence.
         WITH gone AS (
-            DELETE FROM {{jobs}} AS j WHERE j.id = ANY (ids) AND j.lease_generation = ANY (fences)
-                AND j.standing IS NOT DISTINCT FROM 'running'
+            DELETE FROM {{jobs}} AS j USING unnest(ids, fences) AS g(id, fence)
+            WHERE j.id = ANY (ids) AND j.id = g.id AND j.lease_generation = g.fence AND j.state = 'processing'
             RETURNING j.id, j.queue, j.priority, j.partition_key, j.partition_bucket, j.payload, j.metadata, j.idempotency_key,
                 j.queued_at, j.run_at, j.num_failures, j.num_resets, j.errors, j.started_at, j.worker_hostname,
                 j.lease_generation, j.execution_logs),
@@ -34,14 +34,14 @@ BEGIN
                 o.idempotency_key, o.queued_at, o.run_at, o.num_failures, o.num_resets, NULL, o.errors, o.started_at,
                 right_now, o.worker_hostname, o.lease_generation, o.execution_logs
             FROM gone AS o WHERE keep)
-        SELECT pg_catalog.array_agg(o.lease_generation) INTO done FROM gone AS o;
+        SELECT pg_catalog.array_agg(o.id), pg_catalog.array_agg(o.lease_generation) INTO done, under FROM gone AS o;
         IF pg_catalog.cardinality(done) = pg_catalog.cardinality(ids) THEN
             n := 0;
             state := 'completed';
             RETURN NEXT;
         ELSE
-            RETURN QUERY SELECT g.n::integer, 'completed' FROM unnest(fences) WITH ORDINALITY AS g(fence, n)
-                WHERE g.fence = ANY (done);
+            RETURN QUERY SELECT g.n::integer, 'completed' FROM unnest(ids, fences) WITH ORDINALITY AS g(id, fence, n)
+                JOIN unnest(done, under) AS d(id, fence) ON d.id = g.id AND d.fence = g.fence;
         END IF;
         RETURN;
     END IF;

@@ -20,7 +20,7 @@ BEGIN
             SELECT * FROM ROWS FROM (unnest(ids), unnest(kinds), unnest(messages), unnest(ats), unnest(delays))
                 AS g(id, kind, message, due, delay) WHERE g.kind NOT IN ('complete', 'release')
         LOOP
-            UPDATE {{jobs}} AS j SET standing = 'running', state = 'processing', started_at = pg_catalog.now(),
+            UPDATE {{jobs}} AS j SET state = 'processing', started_at = pg_catalog.now(),
                     worker_hostname = worker, lease_generation = pg_catalog.nextval({{rellit:jobs:generations}})
                 WHERE j.id = given.id RETURNING j.lease_generation INTO fence;
             PERFORM {{fn:finish_job}}(given.id, fence, given.kind, given.message,

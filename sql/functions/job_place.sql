@@ -7,16 +7,16 @@ DECLARE
     others bigint;
     behind text := '';
 BEGIN
-    IF job.ordered AND job.standing IN ('ready', 'waiting', 'running', 'held', 'blocked') THEN
+    IF job.ordered AND job.standing IN ('ready', 'waiting', 'held', 'blocked') THEN
         SELECT a.id INTO first FROM {{jobs}} AS a WHERE a.queue = job.queue AND a.partition_key = job.partition_key AND a.ordered
-            AND a.standing IN ('ready', 'waiting', 'running', 'held');
+            AND a.standing IN ('ready', 'waiting', 'held');
         SELECT count(*) INTO others FROM (SELECT FROM {{jobs}} AS b WHERE b.queue = job.queue AND b.partition_key = job.partition_key
             AND b.ordered AND b.standing = 'blocked' AND (job.standing <> 'blocked' OR b.turn < job.turn) LIMIT 1001) AS c;
         IF job.standing <> 'blocked' AND others > 0 THEN
             behind := '; ' || CASE WHEN others > 1000 THEN 'more than 1000' ELSE others::text END || ' behind it';
         END IF;
     END IF;
-    RETURN CASE job.standing
+    RETURN CASE CASE WHEN job.state = 'processing' THEN 'running' ELSE job.standing END
         WHEN 'ready' THEN 'in line' || coalesce(', first of' || own, '') || behind
         WHEN 'blocked' THEN CASE WHEN first IS NOT NULL THEN 'behind job ' || first || CASE WHEN others > 0 THEN ' and '
                 || CASE WHEN others > 1000 THEN 'more than 1000' ELSE others::text END || ' more' ELSE '' END || ' of' || own

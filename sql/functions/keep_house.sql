@@ -29,10 +29,12 @@ BEGIN
     SELECT s.after, s.stuck INTO swept FROM {{fn:sweep_keys}}(after, 1000) AS s;
     -- Gauges, none of which counts further than 10,000.
     RETURN pg_catalog.jsonb_build_object('days', days, 'forgotten', forgotten, 'after', swept.after, 'stuck', swept.stuck,
-        'in_line', (SELECT pg_catalog.count(*) FROM (SELECT FROM {{jobs}} AS j WHERE j.standing = 'ready' LIMIT 10000) AS r),
-        'dead', (SELECT pg_catalog.count(*) FROM (SELECT FROM {{jobs}} AS j WHERE j.state = 'failed' LIMIT 10000) AS d),
+        'in_line', (SELECT pg_catalog.count(*) FROM (SELECT FROM {{jobs}} AS j
+            WHERE j.standing = 'ready' AND j.state <> 'processing' LIMIT 10000) AS r),
+        'dead', (SELECT pg_catalog.count(*) FROM (SELECT FROM {{jobs}} AS j
+            WHERE j.standing IS NULL OR j.standing = 'held' LIMIT 10000) AS d),
         'oldest', (SELECT (extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.min(r.since)) * 1000)::bigint
             FROM (SELECT greatest(j.queued_at, j.run_at, j.last_heartbeat_at) AS since FROM {{jobs}} AS j
-                WHERE j.standing = 'ready' ORDER BY j.queue, j.priority, j.turn LIMIT 10000) AS r));
+                WHERE j.standing = 'ready' AND j.state <> 'processing' ORDER BY j.queue, j.priority, j.turn LIMIT 10000) AS r));
 END
 $mr$;

@@ -21,13 +21,12 @@ BEGIN
             UNION ALL SELECT (SELECT min(j.queue) FROM {{jobs}} AS j WHERE j.ordered AND j.standing = 'blocked' AND j.queue > r.name)
                 FROM blocked AS r WHERE r.name IS NOT NULL),
         failed(name) AS (
-            SELECT min(j.queue) FROM {{jobs}} AS j WHERE j.state = 'failed'
-            UNION ALL SELECT (SELECT min(j.queue) FROM {{jobs}} AS j WHERE j.state = 'failed' AND j.queue > r.name)
+            SELECT min(j.queue) FROM {{jobs}} AS j WHERE (j.standing IS NULL OR j.standing = 'held')
+            UNION ALL SELECT (SELECT min(j.queue) FROM {{jobs}} AS j WHERE (j.standing IS NULL OR j.standing = 'held') AND j.queue > r.name)
                 FROM failed AS r WHERE r.name IS NOT NULL)
         SELECT n.name FROM (
             SELECT c.queue FROM {{queue_controls}} AS c UNION SELECT r.name FROM ready AS r UNION SELECT d.name FROM due AS d
-            UNION SELECT b.name FROM blocked AS b UNION SELECT f.name FROM failed AS f
-            UNION SELECT j.queue FROM {{jobs}} AS j WHERE j.standing = 'running') AS n(name)
+            UNION SELECT b.name FROM blocked AS b UNION SELECT f.name FROM failed AS f) AS n(name)
         WHERE n.name IS NOT NULL ORDER BY 1;
 END
 $mr$;

@@ -12,11 +12,12 @@ BEGIN
     filter := filter || pg_catalog.jsonb_build_object('limit', most);
     RETURN QUERY SELECT a.* FROM (
         SELECT j.id, j.queue, j.state, j.queued_at, j.started_at, j.finished_at, j.run_at, j.num_failures, j.num_resets,
-            j.worker_hostname, CASE WHEN j.standing = 'running' THEN j.last_heartbeat_at END, j.failure_message,
-            coalesce(j.standing = 'running' AND (j.last_heartbeat_at < pg_catalog.clock_timestamp() - lease
+            j.worker_hostname, CASE WHEN j.state = 'processing' THEN j.last_heartbeat_at END, j.failure_message,
+            coalesce(j.state = 'processing' AND (j.last_heartbeat_at < pg_catalog.clock_timestamp() - lease
                 OR NOT EXISTS (SELECT FROM {{worker_nodes}} AS w
                     WHERE w.worker_id::text = pg_catalog.right(j.worker_hostname, 36) AND w.state <> 'dead')), false),
-            j.cancel, j.partition_key, j.priority, j.standing, j.progress, j.progress_text, false
+            j.cancel, j.partition_key, j.priority,
+            CASE WHEN j.state = 'processing' THEN 'running' ELSE j.standing END, j.progress, j.progress_text, false
         FROM {{jobs}} AS j
         WHERE j.id = ANY (ARRAY(SELECT f.id FROM {{fn:find_jobs}}($1, filter, NULL, true) AS f))
         UNION ALL

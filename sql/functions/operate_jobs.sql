@@ -31,7 +31,7 @@ BEGIN
     filter := filter || pg_catalog.jsonb_build_object('limit', least((filter->>'limit')::bigint, most));
     -- What gives up a key, or comes behind others of one, must not meet a producer of it half-way. The others leave their key as it is.
     SELECT pg_catalog.array_agg(f.id ORDER BY f.id), pg_catalog.array_agg(f.state ORDER BY f.id),
-            pg_catalog.array_agg(f.key) FILTER (WHERE f.ordered AND NOT (action = 'cancel' AND f.standing = 'running')
+            pg_catalog.array_agg(f.key) FILTER (WHERE f.ordered AND NOT (action = 'cancel' AND f.state = 'processing')
                 AND NOT (action = 'retry' AND f.standing IS NOT NULL))
         INTO ids, states, keys FROM {{fn:find_jobs}}(queue, filter, usual) AS f;
     had := {{fn:try_lock_keys}}(queue, keys, '500 ms');
@@ -50,7 +50,7 @@ BEGIN
         ELSE
             note := {{fn:refuse_job}}(action, job, lease);
         END IF;
-        IF note IS NULL AND job.ordered AND NOT (action = 'cancel' AND job.standing = 'running')
+        IF note IS NULL AND job.ordered AND NOT (action = 'cancel' AND job.state = 'processing')
             AND NOT (action = 'retry' AND job.standing IS NOT NULL) THEN
             IF job.partition_key = ANY (had) THEN
                 free := free || job.partition_key;
@@ -64,7 +64,7 @@ BEGIN
             IF action IN ('retry', 'requeue') THEN
                 PERFORM {{fn:revive_job}}(job, due, action = 'requeue', counters);
                 state := 'queued';
-            ELSIF action = 'cancel' AND job.standing = 'running' THEN
+            ELSIF action = 'cancel' AND job.state = 'processing' THEN
                 UPDATE {{jobs}} AS j SET cancel = true WHERE j.id = seen.id;
                 note := 'its worker is told with its next heartbeat';
             ELSE

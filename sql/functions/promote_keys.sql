@@ -25,7 +25,7 @@ BEGIN
                     AND b.standing = 'blocked' ORDER BY b.turn LIMIT 1)
             FROM unnest(mine) AS m(k)
             WHERE NOT EXISTS (SELECT FROM {{jobs}} AS a WHERE a.queue = $1 AND a.partition_key = m.k AND a.ordered
-                AND a.standing IN ('ready', 'waiting', 'running', 'held'))))
+                AND a.standing IN ('ready', 'waiting', 'held'))))
             AND j.standing = 'blocked';
 END
 $mr$;

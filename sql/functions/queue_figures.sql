@@ -14,7 +14,8 @@ DECLARE
     since timestamptz;
 BEGIN
     SELECT count(*), count(*) FILTER (WHERE r.state = 'errored') INTO ready, errored FROM (
-        SELECT j.state FROM {{jobs}} AS j WHERE j.queue = $1 AND j.standing = 'ready' LIMIT most + 1) AS r;
+        SELECT j.state FROM {{jobs}} AS j
+        WHERE j.queue = $1 AND j.standing = 'ready' AND j.state <> 'processing' LIMIT most + 1) AS r;
     SELECT count(*) INTO blocked FROM (SELECT FROM {{jobs}} AS j
         WHERE j.queue = $1 AND j.ordered AND j.standing = 'blocked' LIMIT most + 1) AS r;
     SELECT count(*) FILTER (WHERE r.standing = 'later'), count(*) FILTER (WHERE r.standing = 'waiting'),
@@ -23,10 +24,11 @@ BEGIN
             WHERE j.queue = $1 AND j.standing IN ('later', 'waiting') LIMIT most + 1) AS r;
     SELECT count(*), count(*) FILTER (WHERE r.last_heartbeat_at < right_now - lease OR NOT EXISTS (
             SELECT FROM {{worker_nodes}} AS w WHERE w.worker_id::text = pg_catalog.right(r.worker_hostname, 36) AND w.state <> 'dead'))
-        INTO processing, stalled FROM (SELECT j.last_heartbeat_at, j.worker_hostname FROM {{jobs}} AS j
-            WHERE j.standing = 'running' AND j.queue = $1 LIMIT most + 1) AS r;
+        INTO processing, stalled FROM (SELECT j.last_heartbeat_at, j.worker_hostname
+            FROM {{job_claims}} AS c CROSS JOIN LATERAL unnest(c.ids) AS u(id) JOIN {{jobs}} AS j ON j.id = u.id
+            WHERE c.queue = $1 AND j.state = 'processing' AND j.lease_generation = c.fence LIMIT most + 1) AS r;
     SELECT count(*), count(*) FILTER (WHERE r.standing = 'held') INTO failed, held FROM (
-        SELECT j.standing FROM {{jobs}} AS j WHERE j.queue = $1 AND j.state = 'failed' LIMIT most + 1) AS r;
+        SELECT j.standing FROM {{jobs}} AS j WHERE j.queue = $1 AND (j.standing IS NULL OR j.standing = 'held') LIMIT most + 1) AS r;
     queued := ready + blocked + later + waiting - errored;
     rough := pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object(
         'queued', CASE WHEN greatest(ready, blocked, later + waiting) > most THEN 'at least' END,
@@ -42,7 +44,7 @@ BEGIN
     -- The first in line of each priority; and what has come due and is not in line yet.
     SELECT min(f.since) INTO since FROM pg_catalog.generate_series(0, 9) AS l(level) CROSS JOIN LATERAL (
         SELECT coalesce(greatest(j.queued_at, j.run_at), j.queued_at) AS since FROM {{jobs}} AS j
-        WHERE j.queue = $1 AND j.standing = 'ready' AND j.priority = l.level::smallint ORDER BY j.turn LIMIT 1) AS f;
+        WHERE j.queue = $1 AND j.standing = 'ready' AND j.state <> 'processing' AND j.priority = l.level::smallint ORDER BY j.turn LIMIT 1) AS f;
     since := least(since, (SELECT j.run_at FROM {{jobs}} AS j WHERE j.queue = $1 AND j.standing IN ('later', 'waiting')
         AND j.run_at <= right_now ORDER BY j.run_at LIMIT 1));
     oldest_wait_seconds := round(greatest(coalesce(extract(epoch FROM right_now - since), 0), 0)::numeric, 1);

@@ -10,7 +10,7 @@ DECLARE
     total integer;
 BEGIN
     mine := ARRAY(SELECT j.id FROM unnest(ids, fences) AS g(id, fence) JOIN {{jobs}} AS j ON j.id = g.id
-        WHERE j.id = ANY (ids) AND j.standing IS NOT DISTINCT FROM 'running' AND j.lease_generation = g.fence
+        WHERE j.id = ANY (ids) AND j.state = 'processing' AND j.lease_generation = g.fence
         ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED);
     UPDATE {{jobs}} AS j SET progress = coalesce(greatest(0, least(g.percent, 100))::smallint, j.progress),
             progress_text = coalesce(pg_catalog.left(g.told, 500), j.progress_text)

@@ -20,7 +20,7 @@ BEGIN
         END IF;
         after := ARRAY[seen.queue, seen.partition_key];
         IF NOT EXISTS (SELECT FROM {{jobs}} AS a WHERE a.queue = seen.queue AND a.partition_key = seen.partition_key
-            AND a.ordered AND a.standing IN ('ready', 'waiting', 'running', 'held')) THEN
+            AND a.ordered AND a.standing IN ('ready', 'waiting', 'held')) THEN
             stuck := stuck + 1;
             PERFORM {{fn:promote_keys}}(seen.queue, ARRAY[seen.partition_key]);
         END IF;

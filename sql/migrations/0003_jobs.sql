@@ -13,16 +13,16 @@ INSERT INTO {{job_settings}} (only_row) VALUES (true) ON CONFLICT DO NOTHING;
 
 -- `state` is what people read: queued, processing, errored (will be tried again), failed (a dead letter). Completed and
 -- canceled jobs are in the archive. `standing` is what workers go by:
---   ready    in line, by (priority, turn)
+--   ready    in line, by (priority, turn); and when claimed it stays there, with the state processing
 --   blocked  behind another job of its key
 --   later    not due yet; comes into its key's order when it is
 --   waiting  for its next try; keeps its key
---   running  claimed
 --   held     failed, and keeps its key until somebody decides
 --   NULL     failed
--- Of the ordered jobs of a key at most one is ready, waiting, running or held: a unique index says so.
--- A claim touches the primary key and one small index; a finished job is deleted, so no index holds finished ones. Columns that
--- change while a job runs (heartbeat, progress, log) are in no index.
+-- Of the ordered jobs of a key at most one is ready (in line or claimed), waiting or held: a unique index says so.
+-- What a claim changes is in no index, not even in a condition of one, and pages are filled to less than a half: so the new
+-- version of a row lies beside the old one and a claim writes no index at all. That is most of its price. Keep it so: `state`,
+-- for one, must not come into an index. A finished job is deleted, so no index holds finished ones.
 CREATE TABLE IF NOT EXISTS {{jobs}} (
     id                bigint      PRIMARY KEY,
     queue             text        NOT NULL,
@@ -54,15 +54,26 @@ CREATE TABLE IF NOT EXISTS {{jobs}} (
     progress_text     text,
     execution_logs    jsonb[],
     CONSTRAINT priority_range CHECK (priority BETWEEN 0 AND 9)
-) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
+) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_insert_scale_factor = 0.5);
 CREATE INDEX IF NOT EXISTS {{idx:jobs:ready}} ON {{jobs}} (queue, priority, turn) WHERE standing = 'ready';
-CREATE INDEX IF NOT EXISTS {{idx:jobs:running}} ON {{jobs}} (lease_generation) WHERE standing = 'running';
 CREATE INDEX IF NOT EXISTS {{idx:jobs:due}} ON {{jobs}} (queue, run_at) WHERE standing IN ('later', 'waiting');
 CREATE INDEX IF NOT EXISTS {{idx:jobs:key}} ON {{jobs}} (queue, partition_key, turn) WHERE ordered AND standing = 'blocked';
 CREATE UNIQUE INDEX IF NOT EXISTS {{idx:jobs:active}} ON {{jobs}} (queue, partition_key)
-    WHERE ordered AND standing IN ('ready', 'waiting', 'running', 'held');
-CREATE INDEX IF NOT EXISTS {{idx:jobs:failed}} ON {{jobs}} (queue, finished_at) WHERE state = 'failed';
+    WHERE ordered AND standing IN ('ready', 'waiting', 'held');
+CREATE INDEX IF NOT EXISTS {{idx:jobs:failed}} ON {{jobs}} (queue, finished_at) WHERE standing IS NULL OR standing = 'held';
+
+-- What runs: a row a claim, made with it. A job runs under it while its state is processing and its lease_generation the
+-- fence. Whoever claimed removes it when all of them are over, the resetter when the worker could not: never before, because
+-- a job that runs without its claim would be found by nobody.
+CREATE TABLE IF NOT EXISTS {{job_claims}} (
+    queue      text        NOT NULL,
+    fence      bigint      NOT NULL,
+    worker     text        NOT NULL,
+    ids        bigint[]    NOT NULL,
+    claimed_at timestamptz NOT NULL,
+    PRIMARY KEY (queue, fence)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- Jobs that are over, one partition a day; retention drops whole days. What has no day of its own goes to the default.
 CREATE TABLE IF NOT EXISTS {{jobs_archive}} (

@@ -16,6 +16,7 @@
     X(LEADER, "worker_leader_election", "worker_leader_election_table")                            \
     X(PUBLISHED, "log_published", "log_published_table")                                           \
     X(JOBS, "jobs", "jobs_table")                                                                  \
+    X(JOB_CLAIMS, "job_claims", "job_claims_table")                                                \
     X(JOBS_ARCHIVE, "jobs_archive", "jobs_archive_table")                                          \
     X(JOB_IDEMPOTENCY, "job_idempotency", "job_idempotency_table")                                 \
     X(JOB_SETTINGS, "job_settings", "job_settings_table")                                          \

@@ -87,7 +87,7 @@ static void put_columns(mr_buf *out)
     mr__buf_puts(out, " FROM ");
 }
 
-/* $1 count, $2 worker, $3 marks, $4 floor, $5 owned buckets. */
+/* $1 count, $2 worker, $3 marks, $4 floor, $5 owned buckets, $6 fences of claims that are over. */
 static void put_claim(const mr_queue_source *source, mr_scan scan, bool take, mr_buf *out)
 {
     const char *whole = scan == MR_SCAN_ALL ? "true" : "false";
@@ -102,11 +102,12 @@ static void put_claim(const mr_queue_source *source, mr_scan scan, bool take, mr
                        "interval '%d seconds', ",
                        whole, SPAN, PATIENCE);
     if (take)
-        mr__buf_puts(out, " WHERE $2::text IS NOT NULL AND coalesce($4::bigint, 0) >= 0");
+        mr__buf_puts(out, " WHERE $2::text IS NOT NULL AND coalesce($4::bigint, 0) >= 0"
+                          " AND $6::bigint[] IS NULL");
     else if (source->policy->max_running < 0)
-        mr__buf_puts(out, "NULL)");
+        mr__buf_puts(out, "NULL, $6::bigint[])");
     else
-        mr__buf_printf(out, "%" PRId64 ")", source->policy->max_running);
+        mr__buf_printf(out, "%" PRId64 ", $6::bigint[])", source->policy->max_running);
 }
 
 /* $1 ids, $2 fences, $3 worker, $4 kinds, $5 messages, $6 times, $7 delays. */
@@ -140,21 +141,21 @@ static void put_finish_taken(const mr_queue_source *source, mr_buf *out)
     mr__buf_puts(out, " WHERE $2::bigint[] IS NOT NULL");
 }
 
+/* $1 mark, $2 absent workers; of the worker's own claims: $3 whose, $4 known, $5 below, $6 spent.
+ */
 static void put_reset(const mr_queue_source *source, mr_buf *out)
 {
     const mr_queue_policy *policy = source->policy;
-    mr__buf_puts(out, "SELECT id, state, age, key, lowest, missing FROM ");
+    mr__buf_puts(out, "SELECT id, state, age, key, lowest, missing, ceiling FROM ");
     put_call(source, "reset_jobs", out);
     put_interval(out, policy->stalled_max_age);
     mr__buf_printf(out, ", %d, ", policy->max_resets);
     mr__queue_put_reset_message(policy, out);
-    mr__buf_printf(out, ", %d, coalesce($1::bigint, 0), coalesce($2::text[], '{}'), ",
+    mr__buf_printf(out,
+                   ", %d, coalesce($1::bigint, 0), coalesce($2::text[], '{}'), $3::text, "
+                   "$4::bigint[], $5::bigint, $6::bigint[], ",
                    policy->reset_batch);
-    put_interval(out, policy->retry_base);
-    mr__buf_puts(out, ", ");
-    put_interval(out, policy->retry_most);
-    mr__buf_printf(out, ", %s, %s)", policy->hold ? "true" : "false",
-                   policy->keep ? "true" : "false");
+    put_policy(policy, out);
 }
 
 static void put_heartbeat(const mr_queue_source *source, mr_buf *out)

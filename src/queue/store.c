@@ -170,7 +170,7 @@ mr_error *mr__queue_claim_call(const mr_queue_store *store, const mr_claim *clai
     MR_TRY(put_values(out, store->shape.order.count,
                       mark == NULL ? none : (const char *const *)mark->key));
     if (store->policy.builtin)
-        MR_TRY(put_values(out, 1, &claim->buckets));
+        MR_TRY(put_values(out, 2, (const char *const[]){claim->buckets, claim->spent}));
     if (claim->condition_count > 0)
         return own_claim(store, claim, scan, out);
     if (claim->take)

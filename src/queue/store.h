@@ -62,6 +62,7 @@ typedef struct mr_claim {
     size_t condition_count;
     /* Of the built-in table alone. */
     const char *buckets; /* an int[] of those whose keys are preferred; NULL = all are alike */
+    const char *spent;   /* a bigint[] of fences of claims that are over; NULL = none */
     bool take;           /* in a transaction: the rows are only locked */
 } mr_claim;
 
@@ -172,16 +173,26 @@ mr_error *mr__queue_heartbeat_take(const PGresult *rows, mr_beat *beats,
 
 typedef struct mr_reset {
     const char *id;
-    const char *state; /* queued = reset; failed = too often; canceled = was asked for */
+    const char *state; /* queued = reset; failed = too often; canceled = was asked for; built-in:
+                          released = of a claim of its own that the worker had not heard of */
     int64_t age;       /* of its last heartbeat, microseconds */
     const char *key;   /* built-in: of a job that is in order with others; else NULL */
 } mr_reset;
 
 /* Where the resetter of the built-in table goes on: what it learned at its last look. */
 typedef struct mr_reset_care {
-    char *lowest;  /* fence; NULL = none yet */
-    char *missing; /* workers, a text[]; NULL = none */
+    char *lowest;    /* fence; NULL = none yet */
+    char *missing;   /* workers, a text[]; NULL = none */
+    int64_t ceiling; /* the highest fence there was */
 } mr_reset_care;
+
+/* What a worker says of its own claims of the built-in table; see sql/functions/tend_claims.sql. */
+typedef struct mr_own_claims {
+    const char *worker;
+    const char *known, *spent; /* bigint[] */
+    int64_t below;
+} mr_own_claims;
+
 void mr__reset_care_clear(mr_reset_care *care);
 
 typedef struct mr_resets {
@@ -194,7 +205,7 @@ typedef struct mr_resets {
 mr_error *mr__queue_reset(mr_queue_on on, const mr_queue_store *store, mr_mark *mark,
                           mr_resets *out) MR_MUST_CHECK;
 mr_error *mr__queue_reset_call(const mr_queue_store *store, const mr_reset_care *care,
-                               mr_queue_call *out) MR_MUST_CHECK;
+                               const mr_own_claims *own, mr_queue_call *out) MR_MUST_CHECK;
 /* Takes `rows`. */
 mr_error *mr__queue_reset_take(const mr_queue_store *store, PGresult *rows, mr_mark *mark,
                                mr_reset_care *care, mr_resets *out) MR_MUST_CHECK;

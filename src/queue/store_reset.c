@@ -3,10 +3,11 @@
 
 #include "base/text.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RESET_ID, RESET_STATE, RESET_AGE, RESET_KEY, RESET_LOWEST, RESET_MISSING };
+enum { RESET_ID, RESET_STATE, RESET_AGE, RESET_KEY, RESET_LOWEST, RESET_MISSING, RESET_CEILING };
 
 void mr__reset_care_clear(mr_reset_care *care)
 {
@@ -16,18 +17,27 @@ void mr__reset_care_clear(mr_reset_care *care)
 }
 
 mr_error *mr__queue_reset_call(const mr_queue_store *store, const mr_reset_care *care,
-                               mr_queue_call *out)
+                               const mr_own_claims *own, mr_queue_call *out)
 {
     out->sql = store->sql.text[MR_QUEUE_RESET];
     if (!store->policy.builtin)
         return NULL;
-    mr__buf_puts(&out->text[0], care->lowest == NULL ? "0" : care->lowest);
-    mr__buf_puts(&out->text[1], care->missing == NULL ? "{}" : care->missing);
-    if (out->text[0].failed || out->text[1].failed)
-        return mr__error_nomem();
-    out->values[0] = mr__buf_text(&out->text[0]);
-    out->values[1] = mr__buf_text(&out->text[1]);
-    out->count = 2;
+    const char *const texts[] = {care->lowest == NULL ? "0" : care->lowest,
+                                 care->missing == NULL ? "{}" : care->missing,
+                                 own->worker,
+                                 own->known,
+                                 NULL,
+                                 own->spent};
+    out->count = sizeof(texts) / sizeof(texts[0]);
+    for (int i = 0; i < out->count; i++) {
+        if (texts[i] != NULL)
+            mr__buf_puts(&out->text[i], texts[i]);
+        else
+            mr__buf_printf(&out->text[i], "%" PRId64, own->below);
+        if (out->text[i].failed)
+            return mr__error_nomem();
+        out->values[i] = mr__buf_text(&out->text[i]);
+    }
     return NULL;
 }
 
@@ -37,6 +47,7 @@ static void take_care(const PGresult *rows, mr_reset_care *care)
     mr__reset_care_clear(care);
     care->lowest = strdup(PQgetvalue(rows, 0, RESET_LOWEST));
     care->missing = strdup(PQgetvalue(rows, 0, RESET_MISSING));
+    (void)mr__text_int(PQgetvalue(rows, 0, RESET_CEILING), &care->ceiling);
 }
 
 mr_error *mr__queue_reset_take(const mr_queue_store *store, PGresult *rows, mr_mark *mark,
@@ -74,9 +85,10 @@ mr_error *mr__queue_reset_take(const mr_queue_store *store, PGresult *rows, mr_m
 mr_error *mr__queue_reset(mr_queue_on on, const mr_queue_store *store, mr_mark *mark,
                           mr_resets *out)
 {
-    mr_reset_care none = {0};
+    const mr_reset_care none = {0};
+    const mr_own_claims nobodys = {.worker = "", .known = "{}", .spent = "{}"};
     MR_AUTO_CALL call = {0};
-    MR_TRY(mr__queue_reset_call(store, &none, &call));
+    MR_TRY(mr__queue_reset_call(store, &none, &nobodys, &call));
     PGresult *rows = NULL;
     MR_TRY(mr__queue_run(on, &call, &rows));
     return mr__queue_reset_take(store, rows, mark, NULL, out);

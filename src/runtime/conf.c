@@ -132,6 +132,7 @@ mr_error *mr__conf_names(const mr_conf *conf, mr_names *names)
         [MR_TABLE_LEADER] = MR_OPT_T_LEADER,
         [MR_TABLE_PUBLISHED] = MR_OPT_T_PUBLISHED,
         [MR_TABLE_JOBS] = MR_OPT_T_JOBS,
+        [MR_TABLE_JOB_CLAIMS] = MR_OPT_T_JOB_CLAIMS,
         [MR_TABLE_JOBS_ARCHIVE] = MR_OPT_T_JOBS_ARCHIVE,
         [MR_TABLE_JOB_IDEMPOTENCY] = MR_OPT_T_JOB_IDEMPOTENCY,
         [MR_TABLE_JOB_SETTINGS] = MR_OPT_T_JOB_SETTINGS,

@@ -88,6 +88,7 @@ void mr__lane_free(mr_lane *lane)
         return;
     while (lane->all != NULL)
         mr__lane_forget(lane, lane->all);
+    mr__lane_claims_free(lane);
     mr__queue_call_free(&lane->claim);
     mr__mark_free(&lane->mark);
     mr__job_handler_free(lane->handler);

@@ -23,8 +23,20 @@ typedef enum mr_lane_state {
     MR_LANE_WRITING,
 } mr_lane_state;
 
+/* A claim of the built-in table whose row may still be there. */
+typedef struct mr_lane_claim {
+    int64_t fence;
+    size_t open;   /* its jobs in the list of all */
+    bool kept;     /* one of its jobs is left to the resetter: its row too, then */
+    unsigned told; /* mr_claims_told: which statements under way say that it is over */
+    struct mr_lane_claim *next;
+} mr_lane_claim;
+
+typedef enum mr_claims_told { MR_TOLD_BY_CLAIM = 1, MR_TOLD_BY_RESET = 2 } mr_claims_told;
+
 typedef struct mr_lane_job {
     mr_job job;
+    mr_lane_claim *claim;         /* NULL: not of the built-in table */
     _Atomic(mr_lane_state) state; /* RUNNING is set by a handler's thread, the rest by the loop */
     _Atomic int64_t started;      /* clock microseconds; 0 = not yet */
     int64_t ended;                /* set by the handler's thread before it hands back */
@@ -78,6 +90,8 @@ struct mr_lane {
     int handlers; /* tasks with the executors */
     /* The loop's own. */
     mr_lane_job *all;
+    mr_lane_claim *claims;
+    int64_t highest;        /* fence of a claim that was heard of */
     size_t claimed;         /* in the list of all */
     size_t active;          /* of those, waiting or running as far as the loop knows */
     mr_lane_line unwritten; /* outcomes to be written */
@@ -173,6 +187,8 @@ void mr__lane_feed(mr_lane *lane);
 void mr__lane_collect(mr_lane *lane); /* takes what handlers have finished */
 void mr__lane_release(mr_lane *lane); /* what waits is given back */
 void mr__lane_forget(mr_lane *lane, mr_lane_job *job);
+/* Nothing more can be done for it here: it runs, as far as others know, until its lease is over. */
+void mr__lane_abandon(mr_lane *lane, mr_lane_job *job);
 /* A job of the claim, ready to be run; mr__job_clear(). Any thread. */
 void mr__lane_job_init(mr_lane *lane, mr_jobs *jobs, size_t index, mr_job *out);
 void mr__lane_count(mr_lane *lane, const mr_job *job); /* its outcome, which is written */
@@ -185,6 +201,17 @@ mr_lane_job *mr__lane_line_take(mr_lane_line *line);
 void mr__lane_put_back(mr_lane *lane, mr_lane_job *job);
 /* It changed nothing: somebody else has it, or finished it, or deleted it. */
 void mr__lane_late(mr_lane *lane, mr_lane_job *job);
+
+/* ---- lane_claims.c ---- */
+/* The claim of one more job that was got under `fence`; NULL when memory is short. */
+mr_lane_claim *mr__lane_claim_open(mr_lane *lane, int64_t fence);
+/* Writes which claims are over, and which there are (unless NULL), as bigint[]. */
+void mr__lane_claims_put(mr_lane *lane, mr_claims_told by, mr_buf *over, mr_buf *known);
+/* The statement that said so is over: what it told is done, or it failed. */
+void mr__lane_claims_told(mr_lane *lane, mr_claims_told by, bool done);
+/* Every claim of this lane's below that fence was heard of, or its answer is lost. */
+int64_t mr__lane_claims_below(const mr_lane *lane);
+void mr__lane_claims_free(mr_lane *lane);
 
 /* ---- lane_write.c ---- */
 void mr__lane_write(mr_lane *lane); /* outcomes to the database */

@@ -138,6 +138,12 @@ static void look_for_stalled(mr_lane *lane);
 
 static void tell_reset(mr_lane *lane, const mr_reset *reset)
 {
+    if (strcmp(reset->state, "released") == 0) {
+        mr__log(&lane->worker->logger, MR_WARN, "job given back",
+                "queue=%s" MR_SEP "job=%s" MR_SEP "why=the answer to its claim was lost",
+                lane->name, reset->id);
+        return;
+    }
     bool queued = strcmp(reset->state, "queued") == 0;
     mr__count(lane->worker, MR_METRIC_JOBS_RESET, 1);
     mr__log(&lane->worker->logger, MR_WARN, queued ? "job reset" : "job gave up",
@@ -150,6 +156,7 @@ static void on_reset(void *user, PGresult **results, mr_error *error)
     mr_lane *lane = user;
     mr_worker *w = lane->worker;
     lane->resetting = false;
+    mr__lane_claims_told(lane, MR_TOLD_BY_RESET, error == NULL);
     mr_resets resets = {0};
     if (error == NULL) {
         PGresult *rows = results[0];
@@ -166,7 +173,8 @@ static void on_reset(void *user, PGresult **results, mr_error *error)
     lane->resetter = false; /* the lock was given back behind it */
     for (size_t i = 0; i < resets.count; i++) {
         tell_reset(lane, &resets.rows[i]);
-        if (resets.rows[i].key != NULL && strcmp(resets.rows[i].state, "queued") != 0)
+        if (resets.rows[i].key != NULL && strcmp(resets.rows[i].state, "queued") != 0 &&
+            strcmp(resets.rows[i].state, "released") != 0)
             mr__lane_key(lane, resets.rows[i].key);
     }
     mr__lane_promote(lane);
@@ -183,8 +191,18 @@ static void on_reset(void *user, PGresult **results, mr_error *error)
 static void send_reset(mr_lane *lane)
 {
     MR_AUTO_CALL call = {0};
-    mr_error *error = mr__queue_reset_call(lane->store, &lane->care, &call);
+    MR_AUTO_BUF known = {0};
+    MR_AUTO_BUF spent = {0};
+    mr__lane_claims_put(lane, MR_TOLD_BY_RESET, &spent, &known);
+    const mr_own_claims own = {.worker = lane->identity,
+                               .known = mr__buf_text(&known),
+                               .spent = mr__buf_text(&spent),
+                               .below = mr__lane_claims_below(lane)};
+    mr_error *error = known.failed || spent.failed
+                          ? mr__error_nomem()
+                          : mr__queue_reset_call(lane->store, &lane->care, &own, &call);
     if (error != NULL) {
+        mr__lane_claims_told(lane, MR_TOLD_BY_RESET, false);
         mr_error_free(error); /* only memory can be short; the next one comes soon */
         return;
     }

@@ -207,6 +207,7 @@ static void on_claimed(void *user, PGresult **results, mr_error *error)
     lane->claim = (mr_queue_call){0};
     free_ask(lane->ask);
     lane->ask = NULL;
+    mr__lane_claims_told(lane, MR_TOLD_BY_CLAIM, error == NULL);
     if (error != NULL) {
         claim_failed(lane, error);
         return;
@@ -243,14 +244,22 @@ static void send_claim(mr_lane *lane)
     mr_worker *w = lane->worker;
     lane->claim_sent = now(lane);
     lane->scan = mr__mark_plan(&lane->mark, lane->claim_sent);
-    mr_claim claim = {.count = lane->wanted, .worker = lane->identity, .buckets = lane->buckets};
+    MR_AUTO_BUF spent = {0};
+    if (lane->builtin)
+        mr__lane_claims_put(lane, MR_TOLD_BY_CLAIM, &spent, NULL);
+    mr_claim claim = {.count = lane->wanted,
+                      .worker = lane->identity,
+                      .buckets = lane->buckets,
+                      .spent = mr__buf_text(&spent)};
     if (lane->ask != NULL) {
         claim.conditions = lane->ask->conditions;
         claim.condition_count = lane->ask->condition_count;
     }
-    mr_error *error =
-        mr__queue_claim_call(lane->store, &claim, &lane->mark, lane->scan, &lane->claim);
+    mr_error *error = spent.failed ? mr__error_nomem()
+                                   : mr__queue_claim_call(lane->store, &claim, &lane->mark,
+                                                          lane->scan, &lane->claim);
     if (error != NULL) {
+        mr__lane_claims_told(lane, MR_TOLD_BY_CLAIM, false);
         mr__queue_call_free(&lane->claim);
         lane->claim = (mr_queue_call){0};
         free_ask(lane->ask);

@@ -160,6 +160,13 @@ static mr_lane_job *make_job(mr_lane *lane, mr_jobs *jobs, size_t index)
     if (job == NULL)
         return NULL;
     mr__lane_job_init(lane, jobs, index, &job->job);
+    if (lane->builtin)
+        job->claim = mr__lane_claim_open(lane, job->job.row.fence);
+    if (lane->builtin && job->claim == NULL) {
+        mr__job_clear(&job->job);
+        free(job);
+        return NULL;
+    }
     job->next = lane->all;
     if (lane->all != NULL)
         lane->all->previous = job;
@@ -169,12 +176,22 @@ static mr_lane_job *make_job(mr_lane *lane, mr_jobs *jobs, size_t index)
     return job;
 }
 
+/* A job that nobody takes care of here is left to the resetter. */
+static void leave(mr_lane *lane, mr_jobs *jobs, size_t index)
+{
+    int64_t fence = mr__jobs_at(jobs, index).fence;
+    for (mr_lane_claim *claim = lane->claims; claim != NULL; claim = claim->next)
+        claim->kept = claim->kept || claim->fence == fence;
+}
+
 void mr__lane_take(mr_lane *lane, mr_jobs *jobs)
 {
     for (size_t i = 0; i < mr__jobs_count(jobs); i++) {
         mr_lane_job *job = make_job(lane, jobs, i);
-        if (job == NULL)
-            continue; /* without memory it is left to the resetter */
+        if (job == NULL) {
+            leave(lane, jobs, i); /* there is no memory */
+            continue;
+        }
         (void)pthread_mutex_lock(&lane->lock);
         mr__lane_line_add(&lane->waiting, job);
         (void)pthread_mutex_unlock(&lane->lock);
@@ -190,11 +207,20 @@ void mr__lane_forget(mr_lane *lane, mr_lane_job *job)
     if (job->next != NULL)
         job->next->previous = job->previous;
     lane->claimed--;
+    if (job->claim != NULL)
+        job->claim->open--;
     for (size_t i = 0; i < lane->beat_count; i++)
         if (lane->beating[i] == job)
             lane->beating[i] = NULL;
     mr__job_clear(&job->job);
     free(job);
+}
+
+void mr__lane_abandon(mr_lane *lane, mr_lane_job *job)
+{
+    if (job->claim != NULL)
+        job->claim->kept = true;
+    mr__lane_forget(lane, job);
 }
 
 void mr__lane_count(mr_lane *lane, const mr_job *job)

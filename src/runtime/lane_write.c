@@ -60,7 +60,7 @@ static void refuse_outcome(mr_lane *lane, mr_lane_job *job, const mr_error *erro
             job->job.row.id, mr_error_message(error),
             last ? "the job is left to the resetter" : "the job fails with this reason");
     if (last) {
-        mr__lane_forget(lane, job);
+        mr__lane_abandon(lane, job);
         return;
     }
     free(job->job.message);

@@ -145,6 +145,8 @@ typedef enum mr_type {
     X(T_PUBLISHED, "worker", "log_published_table", NAME, "log_published", "", "", 0, 0,           \
       "name of that table")                                                                        \
     X(T_JOBS, "worker", "jobs_table", NAME, "jobs", "", "", 0, 0, "name of that table")            \
+    X(T_JOB_CLAIMS, "worker", "job_claims_table", NAME, "job_claims", "", "", 0, 0,                \
+      "name of that table")                                                                        \
     X(T_JOBS_ARCHIVE, "worker", "jobs_archive_table", NAME, "jobs_archive", "", "", 0, 0,          \
       "name of that table")                                                                        \
     X(T_JOB_IDEMPOTENCY, "worker", "job_idempotency_table", NAME, "job_idempotency", "", "", 0, 0, \

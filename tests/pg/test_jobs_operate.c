@@ -214,7 +214,7 @@ static void test_requeue(void **state)
     assert_string_equal(act(conn, "requeue", second),
                         ": it is running; wait for its end, or cancel it first");
     run(conn,
-        "UPDATE jobs SET last_heartbeat_at = now() - interval '1 hour' WHERE standing = 'running'");
+        "UPDATE jobs SET last_heartbeat_at = now() - interval '1 hour' WHERE state = 'processing'");
     int64_t fence = fence_of(conn, second);
     assert_string_equal(act(conn, "requeue", second), "done");
     assert_string_equal(finish(conn, second, fence, "complete", false), "");
@@ -415,7 +415,7 @@ static void check(storm *s)
     assert_string_equal(
         value(s->conn, "SELECT coalesce(string_agg(partition_key, ','), '') FROM (SELECT "
                        "partition_key FROM jobs"
-                       " WHERE ordered AND standing IN ('ready', 'waiting', 'running', 'held')"
+                       " WHERE ordered AND standing IN ('ready', 'waiting', 'held')"
                        " GROUP BY 1 HAVING count(*) > 1) AS two"),
         "");
 }
@@ -426,7 +426,7 @@ static void drain(storm *s)
     if (s->producing)
         run(s->producer, "COMMIT");
     s->producing = false;
-    run(s->conn, "UPDATE jobs SET state = 'queued', standing = 'ready' WHERE standing = 'running'");
+    run(s->conn, "UPDATE jobs SET state = 'queued' WHERE state = 'processing'");
     run(s->conn, "SELECT sweep_keys(NULL, 1000)");
     for (int64_t id; (id = claim(s->conn)) != 0;) {
         check(s);

@@ -96,7 +96,7 @@ def test_jobs_list_and_show(db, ask):
     assert "keeps key order:9 until somebody retries or drops it; 1 behind it" in text
     assert "attempt 3, w1: no paper" in text
     # While it runs.
-    db.execute("UPDATE millrace.jobs SET state = 'processing', standing = 'running', last_heartbeat_at = now(),"
+    db.execute("UPDATE millrace.jobs SET state = 'processing', standing = 'ready', last_heartbeat_at = now(),"
                " worker_hostname = 'w1', progress = 40, progress_text = 'half of it' WHERE id = %s", [late])
     assert "40% half of it" in ask("jobs", "list", "mail")
     assert json.loads(ask("jobs", "show", "mail", late, "--json"))["progress"] == 40

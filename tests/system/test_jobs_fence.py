@@ -73,7 +73,7 @@ def test_a_zombie_with_an_outcome_to_write_changes_nothing(db, worker, tmp_path)
     script = f"while read -r line; do while [ ! -e {go} ]; do sleep 0.02; done; echo '{{\"ok\":true}}'; done"
     first = worker(db, fleet(job_queue(sql=None, exec=["/bin/sh", "-c", script], claim_lease="1s", num_handlers=3),
                              **PATIENT))
-    wait_until(lambda: db.value("SELECT count(*) FROM millrace.jobs WHERE standing = 'running'") == 3, 20, first.log)
+    wait_until(lambda: db.value("SELECT count(*) FROM millrace.jobs WHERE state = 'processing'") == 3, 20, first.log)
     first.sigstop()
     second = worker(db, fleet(job_queue(claim_lease="1s", reset_interval="100ms"), **PATIENT))
     wait_empty(db, 30, [second])

@@ -23,7 +23,7 @@ def test_max_running_is_exact_over_the_fleet(db, worker, most, look_ahead):
     running = []
 
     def look():
-        running.append(db.value("SELECT count(*) FROM millrace.jobs WHERE standing = 'running'"))
+        running.append(db.value("SELECT count(*) FROM millrace.jobs WHERE state = 'processing'"))
         return db.value("SELECT count(*) FROM millrace.jobs") == 0
     wait_until(look, 60, processes[0].log)
     assert max(running) <= most
@@ -39,7 +39,7 @@ def test_max_running_though_jobs_wait_for_their_next_try(db, worker):
     config = fleet(job_queue(sql="SELECT work(:id, :key, 3600)", num_handlers=2, max_running=2, reset_interval="100ms"))
     enqueue_keys(db, 6, 0)
     first = worker(db, config)
-    wait_until(lambda: db.value("SELECT count(*) FROM millrace.jobs WHERE standing = 'running'") == 2, 20, first.log)
+    wait_until(lambda: db.value("SELECT count(*) FROM millrace.jobs WHERE state = 'processing'") == 2, 20, first.log)
     second = worker(db, fleet(job_queue(num_handlers=2, max_running=2, reset_interval="100ms")))
     second.wait_log("registered")
     first.kill9()
@@ -60,7 +60,7 @@ def test_a_paused_queue_begins_nothing(db, worker, mode):
     paused = db.value("SELECT clock_timestamp()")
     other = enqueue(db, queue="b")
     wait_until(lambda: job(db, other) is None, 20, process.log)  # other queues go on
-    last = "SELECT n_live FROM (SELECT count(*) AS n_live FROM millrace.jobs WHERE standing = 'running') AS x"
+    last = "SELECT n_live FROM (SELECT count(*) AS n_live FROM millrace.jobs WHERE state = 'processing') AS x"
     wait_until(lambda: db.value(last) == 0, 20, process.log)
     wait_until(lambda: db.value("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%work(%%' AND state <> 'idle' "
                                 "AND datname = current_database() AND pid <> pg_backend_pid()") == 0, 20, process.log)
@@ -176,7 +176,7 @@ def test_a_producer_that_began_under_the_old_order(db):
     assert db.rows("SELECT ordered, standing FROM millrace.jobs ORDER BY id") == [(True, "ready"), (True, "blocked")]
     # Both are still worked off, one after the other.
     db.execute("SELECT * FROM millrace.claim_jobs('work', 10, 'me', NULL, true, 0, NULL, 1000, '1 s', NULL)")
-    assert db.values("SELECT standing FROM millrace.jobs ORDER BY id") == ["running", "blocked"]
+    assert db.rows("SELECT state, standing FROM millrace.jobs ORDER BY id") == [("processing", "ready"), ("queued", "blocked")]
 
 
 @pytest.mark.parametrize("beat", ["900ms", "400ms"])
