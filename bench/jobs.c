@@ -84,7 +84,7 @@ static mr_conf *make_conf(const wanted *w, bool once, mr_job_fn handler, void *u
     if (strstr(mode, "-delete") != NULL)
         bench_must(mr_queue_set(queue, "archive", "false"), "archive");
     /* As for jobs that take no time: many at once, whichever way. */
-    bench_must(mr_queue_set(queue, "num_handlers", transaction ? "4" : "1"), "num_handlers");
+    bench_must(mr_queue_set(queue, "num_handlers", transaction ? "3" : "1"), "num_handlers");
     bench_must(mr_queue_set(queue, "look_ahead", "4000"), "look_ahead");
     bench_must(mr_queue_set(queue, "batch_size", "500"), "batch_size");
     mr_queue_on_job(queue, handler, user, NULL);

@@ -7,7 +7,9 @@
 CREATE OR REPLACE FUNCTION {{fn:enqueue_rows}}(
     queue text, payloads jsonb[], keys text[], priorities integer[], run_ats timestamptz[], idempotency_keys text[],
     most_attempts integer[], timeouts interval[], metadatas jsonb[], locked boolean DEFAULT false)
-RETURNS TABLE (n integer, id bigint, created boolean) LANGUAGE plpgsql VOLATILE AS $mr$
+RETURNS TABLE (n integer, id bigint, created boolean) LANGUAGE plpgsql VOLATILE
+-- Planned once a session, for a table of any size: to plan for the values of each call takes longer than all the rest.
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $mr$
 DECLARE
     total integer := pg_catalog.cardinality(payloads);
     right_now timestamptz := pg_catalog.clock_timestamp();

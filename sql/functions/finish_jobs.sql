@@ -20,21 +20,29 @@ DECLARE
 BEGIN
     IF kinds IS NULL AND NOT free_only THEN
         -- By the ids, in their order, as heartbeats take their locks; each beside its own fence.
-        WITH gone AS (
-            DELETE FROM {{jobs}} AS j USING unnest(ids, fences) AS g(id, fence)
-            WHERE j.id = ANY (ids) AND j.id = g.id AND j.lease_generation = g.fence AND j.state = 'processing'
-            RETURNING j.id, j.queue, j.priority, j.partition_key, j.partition_bucket, j.payload, j.metadata, j.idempotency_key,
-                j.queued_at, j.run_at, j.num_failures, j.num_resets, j.errors, j.started_at, j.worker_hostname,
-                j.lease_generation, j.execution_logs),
-        kept AS (
-            INSERT INTO {{jobs_archive}} (id, queue, state, priority, partition_key, partition_bucket, payload, metadata,
-                idempotency_key, queued_at, run_at, num_failures, num_resets, failure_message, errors, started_at,
-                finished_at, worker_hostname, lease_generation, execution_logs)
-            SELECT o.id, o.queue, 'completed', o.priority, o.partition_key, o.partition_bucket, o.payload, o.metadata,
-                o.idempotency_key, o.queued_at, o.run_at, o.num_failures, o.num_resets, NULL, o.errors, o.started_at,
-                right_now, o.worker_hostname, o.lease_generation, o.execution_logs
-            FROM gone AS o WHERE keep)
-        SELECT pg_catalog.array_agg(o.id), pg_catalog.array_agg(o.lease_generation) INTO done, under FROM gone AS o;
+        IF keep THEN
+            WITH gone AS (
+                DELETE FROM {{jobs}} AS j USING unnest(ids, fences) AS g(id, fence)
+                WHERE j.id = ANY (ids) AND j.id = g.id AND j.lease_generation = g.fence AND j.state = 'processing'
+                RETURNING j.id, j.queue, j.priority, j.partition_key, j.partition_bucket, j.payload, j.metadata, j.idempotency_key,
+                    j.queued_at, j.run_at, j.num_failures, j.num_resets, j.errors, j.started_at, j.worker_hostname,
+                    j.lease_generation, j.execution_logs),
+            kept AS (
+                INSERT INTO {{jobs_archive}} (id, queue, state, priority, partition_key, partition_bucket, payload, metadata,
+                    idempotency_key, queued_at, run_at, num_failures, num_resets, failure_message, errors, started_at,
+                    finished_at, worker_hostname, lease_generation, execution_logs)
+                SELECT o.id, o.queue, 'completed', o.priority, o.partition_key, o.partition_bucket, o.payload, o.metadata,
+                    o.idempotency_key, o.queued_at, o.run_at, o.num_failures, o.num_resets, NULL, o.errors, o.started_at,
+                    right_now, o.worker_hostname, o.lease_generation, o.execution_logs
+                FROM gone AS o)
+            SELECT pg_catalog.array_agg(o.id), pg_catalog.array_agg(o.lease_generation) INTO done, under FROM gone AS o;
+        ELSE
+            WITH gone AS (
+                DELETE FROM {{jobs}} AS j USING unnest(ids, fences) AS g(id, fence)
+                WHERE j.id = ANY (ids) AND j.id = g.id AND j.lease_generation = g.fence AND j.state = 'processing'
+                RETURNING g.id, g.fence)
+            SELECT pg_catalog.array_agg(o.id), pg_catalog.array_agg(o.fence) INTO done, under FROM gone AS o;
+        END IF;
         IF pg_catalog.cardinality(done) = pg_catalog.cardinality(ids) THEN
             n := 0;
             state := 'completed';

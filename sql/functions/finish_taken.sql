@@ -27,17 +27,22 @@ BEGIN
                 coalesce(given.due, right_now + given.delay * interval '1 microsecond'), false, attempts, base, most, hold, keep);
         END LOOP;
     END IF;
-    WITH gone AS (
-        DELETE FROM {{jobs}} AS j WHERE j.id = ANY (done) RETURNING j.*),
-    kept AS (
-        INSERT INTO {{jobs_archive}} (id, queue, state, priority, partition_key, partition_bucket, payload, metadata,
-            idempotency_key, queued_at, run_at, num_failures, num_resets, failure_message, errors, started_at,
-            finished_at, worker_hostname, lease_generation, execution_logs)
-        SELECT o.id, o.queue, 'completed', o.priority, o.partition_key, o.partition_bucket, o.payload, o.metadata,
-            o.idempotency_key, o.queued_at, o.run_at, o.num_failures, o.num_resets, NULL, o.errors, pg_catalog.now(),
-            right_now, worker, o.lease_generation, o.execution_logs
-        FROM gone AS o WHERE keep)
-    SELECT pg_catalog.count(*) INTO found_rows FROM gone;
+    IF keep THEN
+        WITH gone AS (
+            DELETE FROM {{jobs}} AS j WHERE j.id = ANY (done) RETURNING j.*),
+        kept AS (
+            INSERT INTO {{jobs_archive}} (id, queue, state, priority, partition_key, partition_bucket, payload, metadata,
+                idempotency_key, queued_at, run_at, num_failures, num_resets, failure_message, errors, started_at,
+                finished_at, worker_hostname, lease_generation, execution_logs)
+            SELECT o.id, o.queue, 'completed', o.priority, o.partition_key, o.partition_bucket, o.payload, o.metadata,
+                o.idempotency_key, o.queued_at, o.run_at, o.num_failures, o.num_resets, NULL, o.errors, pg_catalog.now(),
+                right_now, worker, o.lease_generation, o.execution_logs
+            FROM gone AS o)
+        SELECT pg_catalog.count(*) INTO found_rows FROM gone;
+    ELSE
+        DELETE FROM {{jobs}} AS j WHERE j.id = ANY (done);
+        GET DIAGNOSTICS found_rows = ROW_COUNT;
+    END IF;
     IF found_rows <> pg_catalog.cardinality(done) THEN
         RAISE EXCEPTION 'a job of queue % went away while it was locked', queue USING ERRCODE = 'MR010';
     END IF;

@@ -1,4 +1,4 @@
--- reset_jobs(queue, lease, ...): jobs whose worker is dead or has left, or whose lease has run out, go back into line: at once the first
+-- reset_jobs(queue, lease, ...): jobs whose worker is dead or has left, or whose lease has run out, go back into line, each into its place: at once the first
 -- time, after a wait when it happens again. One that this happened to `most_resets` times before fails instead: it may be what
 -- kills them. At most `batch` a call, oldest claims first; rows that somebody has locked are left alone.
 --   mark     the lowest fence worth looking at
@@ -77,7 +77,6 @@ BEGIN
                     finished_at = CASE WHEN becomes = 'failed' THEN right_now END,
                     standing = CASE WHEN becomes = 'failed' THEN CASE WHEN hold AND j.ordered THEN 'held' END
                         WHEN j.num_resets > 0 THEN 'waiting' ELSE 'ready' END,
-                    turn = CASE WHEN j.num_resets > 0 THEN j.turn ELSE pg_catalog.nextval({{rellit:jobs:turns}}) END,
                     run_at = CASE WHEN j.num_resets > 0 THEN right_now + {{fn:retry_wait}}(j.num_resets, base, most) ELSE j.run_at END
                 WHERE j.id = job.id;
         END IF;

@@ -11,6 +11,9 @@ LANGUAGE plpgsql VOLATILE
 SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $mr$
 DECLARE
     picked record;
+    places tid[];
+    first bigint;
+    sorted boolean;
     reached text;
 BEGIN
     IF EXISTS (SELECT FROM {{queue_controls}} AS c WHERE c.queue = $1 AND c.paused) THEN
@@ -22,9 +25,20 @@ BEGIN
         RETURN;
     END IF;
     reached := {{fn:next_marks}}(marks, whole AND pg_catalog.cardinality(picked.places) >= most, picked.levels, picked.turns)::text;
-    RETURN QUERY SELECT c.id::text, c.turn, true, CASE WHEN c.turn = picked.turns[1] THEN reached END, 0::bigint, c.id, c.queue, c.payload, c.partition_key, c.priority,
-            c.num_failures + c.num_resets + 1, c.max_attempts, c.queued_at, c.run_at, c.metadata, c.idempotency_key,
-            CASE WHEN c.timeout IS NOT NULL THEN (extract(epoch FROM c.timeout) * 1000)::bigint END, c.ordered
-        FROM {{jobs}} AS c WHERE c.ctid = ANY (picked.places) ORDER BY c.priority, c.turn;
+    -- They come as they lie in the table, which is nearly how they stand in line. Only where priorities differ it is worth sorting.
+    sorted := picked.levels[1] <> picked.levels[pg_catalog.cardinality(picked.levels)];
+    first := picked.turns[1];
+    places := picked.places;
+    IF NOT sorted THEN
+        RETURN QUERY SELECT c.id::text, c.turn, true, CASE WHEN c.turn = first THEN reached END, 0::bigint, c.id, c.queue, c.payload,
+                c.partition_key, c.priority, c.num_failures + c.num_resets + 1, c.max_attempts, c.queued_at, c.run_at, c.metadata,
+                c.idempotency_key, CASE WHEN c.timeout IS NOT NULL THEN (extract(epoch FROM c.timeout) * 1000)::bigint END, c.ordered
+            FROM {{jobs}} AS c WHERE c.ctid = ANY (places);
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT c.id::text, c.turn, true, CASE WHEN c.turn = first THEN reached END, 0::bigint, c.id, c.queue, c.payload,
+            c.partition_key, c.priority, c.num_failures + c.num_resets + 1, c.max_attempts, c.queued_at, c.run_at, c.metadata,
+            c.idempotency_key, CASE WHEN c.timeout IS NOT NULL THEN (extract(epoch FROM c.timeout) * 1000)::bigint END, c.ordered
+        FROM {{jobs}} AS c WHERE c.ctid = ANY (places) ORDER BY c.priority, c.turn;
 END
 $mr$;

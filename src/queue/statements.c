@@ -95,7 +95,7 @@ static const char reset_sql[] =
     "WITH mr_stalled AS MATERIALIZED (SELECT {t.id} AS mr_id,"
     " (extract(epoch FROM {now.last_heartbeat_at} - " SILENT ") * 1000000)::int8 AS mr_age"
     " FROM {table} WHERE {t.state} = 'processing'"
-    " AND " SILENT " < {now.last_heartbeat_at} - {stalled_max_age}{condition.t}"
+    " AND " SILENT " < {now.last_heartbeat_at} - {stalled_max_age}{belongs.t}"
     " ORDER BY " SILENT ", {t.id} LIMIT {reset_batch} FOR NO KEY UPDATE OF {t} SKIP LOCKED),"
     " mr_reset AS (UPDATE {table} SET {=state} = (" AFTERLIFE ")::{type.state},"
     " {=queued_at} = CASE " AFTERLIFE " WHEN 'queued' THEN {now.queued_at} ELSE {t.queued_at} END,"

@@ -230,10 +230,11 @@ void mr__lanes_registered(mr_worker *w)
 {
     for (size_t i = 0; i < w->lane_count; i++) {
         mr_lane *lane = w->lanes[i];
+        if (!lane->builtin)
+            continue; /* who lives there is told by heartbeats, and they name who claimed */
         /* Without memory it goes on under the old name, and its jobs are reset: nothing is lost. */
         mr_error_free(identify(lane));
-        if (lane->builtin)
-            mr__lane_look(lane);
+        mr__lane_look(lane);
     }
     mr__ring_look(w);
 }
@@ -251,8 +252,29 @@ void mr__lanes_start(mr_worker *w)
     }
 }
 
+static void on_isolated(void *user, PGresult **results, mr_error *error)
+{
+    (void)results;
+    mr_worker *w = user;
+    if (error != NULL && mr_error_code(error) != MR_E_CANCELLED)
+        mr__log(&w->logger, MR_WARN, "SET failed", "error=%s", mr_error_message(error));
+    mr_error_free(error);
+}
+
+/* A statement that first takes a lock and then looks must see what was committed before it had the
+ * lock, whatever the database's default. Before anything else on the connection; where sessions do
+ * not last, the start has checked the default. */
+static void isolate(mr_worker *w)
+{
+    mr_flight_statement set = {.sql = "SET default_transaction_isolation TO 'read committed'"};
+    if (w->lane_count > 0 && mr__bag_number(&w->conf->bag, MR_OPT_LEADER_STRATEGY) != 1)
+        mr__aconn_send(mr__worker_jobs_conn(w), &set, 1, on_isolated, w);
+}
+
 void mr__lanes_state(mr_worker *w, bool up)
 {
+    if (up)
+        isolate(w);
     for (size_t i = 0; i < w->lane_count; i++) {
         mr_lane *lane = w->lanes[i];
         if (!up) {
@@ -265,17 +287,23 @@ void mr__lanes_state(mr_worker *w, bool up)
     }
 }
 
-/* A flood of them costs a look each MR_LANE_AGAIN, not one each. */
+/* A flood of them costs a look each MR_WAKE_EVERY, not one each. */
 void mr__lanes_wake(mr_worker *w, const char *name)
 {
     for (size_t i = 0; i < w->lane_count; i++) {
         mr_lane *lane = w->lanes[i];
         if (strcmp(lane->name, name) != 0)
             continue;
-        bool first = lane->woken == 0;
-        lane->woken = mr__clock_now(w->clock) + MR_LANE_AGAIN;
-        if (first)
+        int64_t now = mr__clock_now(w->clock);
+        lane->woken = now + MR_LANE_AGAIN;
+        if (lane->claiming) {
+            lane->called = true; /* what it finds may be from before */
+        } else if (now - lane->claim_sent < MR_WAKE_EVERY) {
+            lane->called = true;
+            mr__lane_look_in(lane, MR_WAKE_EVERY);
+        } else {
             mr__lane_look(lane);
+        }
     }
 }
 

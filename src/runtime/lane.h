@@ -44,6 +44,7 @@ typedef struct mr_lane_job {
     bool told_lost;
     bool disowned; /* its handler hangs, and its outcome is written without it */
     bool again;    /* its outcome was sent before, and nobody knows what came of it */
+    bool locked;   /* its row was in somebody's hands: nobody waits for it any more */
     struct mr_lane_job *next, *previous; /* in the list of all; the loop's */
     struct mr_lane_job *line;            /* in the line of those that wait or are done */
 } mr_lane_job;
@@ -84,6 +85,7 @@ struct mr_lane {
     char *buckets;     /* those whose keys are this worker's; NULL = all are alike */
     mr_lane_keys keys; /* keys whose next job may come into line */
     mr_reset_care care;
+    int64_t care_whole; /* when the resetter last looked at all claims, however old */
     /* Shared with the handlers' threads; with mode: transaction the mark and the buckets too. */
     pthread_mutex_t lock;
     mr_lane_line waiting, done;
@@ -115,6 +117,7 @@ struct mr_lane {
     int sick;          /* jobs in a row that were given back because the handler could not run */
     int64_t rest_until;
     int64_t woken; /* until then it looks every MR_LANE_AGAIN: somebody said that there are jobs */
+    bool called;   /* somebody said so while a look was under way, or just after one */
     mr_error *last_error; /* of either */
     bool telling;         /* progress is on its way */
     uv_timer_t look, beat, reset, later, promote, progress;

@@ -1,5 +1,6 @@
 /* What keeps a queue well: heartbeats for everything that is claimed, and the resetter for what
  * others left behind. */
+#include "runtime/conf_queue.h"
 #include "runtime/lane.h"
 #include "runtime/worker.h"
 
@@ -144,6 +145,12 @@ static void tell_reset(mr_lane *lane, const mr_reset *reset)
                 lane->name, reset->id);
         return;
     }
+    if (strcmp(reset->state, "canceled") == 0) {
+        mr__log(&lane->worker->logger, MR_INFO, "job canceled",
+                "queue=%s" MR_SEP "job=%s" MR_SEP "why=it was asked for, and its worker is gone",
+                lane->name, reset->id);
+        return;
+    }
     bool queued = strcmp(reset->state, "queued") == 0;
     mr__count(lane->worker, MR_METRIC_JOBS_RESET, 1);
     mr__log(&lane->worker->logger, MR_WARN, queued ? "job reset" : "job gave up",
@@ -194,13 +201,20 @@ static void send_reset(mr_lane *lane)
     MR_AUTO_BUF known = {0};
     MR_AUTO_BUF spent = {0};
     mr__lane_claims_put(lane, MR_TOLD_BY_RESET, &spent, &known);
+    /* The mark is a guess at which claims are still to come: one that took very long to commit may
+     * be below it. Looked for as often as a lease may take anyway. */
+    mr_reset_care care = lane->care;
+    if (now(lane) - lane->care_whole >= mr__queue_policy_of(lane->spec).stalled_max_age) {
+        lane->care_whole = now(lane);
+        care.lowest = NULL;
+    }
     const mr_own_claims own = {.worker = lane->identity,
                                .known = mr__buf_text(&known),
                                .spent = mr__buf_text(&spent),
                                .below = mr__lane_claims_below(lane)};
     mr_error *error = known.failed || spent.failed
                           ? mr__error_nomem()
-                          : mr__queue_reset_call(lane->store, &lane->care, &own, &call);
+                          : mr__queue_reset_call(lane->store, &care, &own, &call);
     if (error != NULL) {
         mr__lane_claims_told(lane, MR_TOLD_BY_RESET, false);
         mr_error_free(error); /* only memory can be short; the next one comes soon */

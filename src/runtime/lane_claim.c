@@ -160,6 +160,9 @@ void mr__lane_look_in(mr_lane *lane, int64_t micros)
 {
     if (lane->woken != 0 && micros > MR_LANE_AGAIN)
         micros = MR_LANE_AGAIN;
+    if (lane->called && micros > MR_WAKE_EVERY)
+        micros = MR_WAKE_EVERY;
+    lane->called = false;
     if (lane->worker->life == MR_LIFE_RUNNING)
         (void)uv_timer_start(&lane->look, on_look, (uint64_t)((micros + 999) / 1000), 0);
 }
@@ -187,8 +190,9 @@ static void claim_taken(mr_lane *lane, size_t got)
     mr__count(lane->worker, MR_METRIC_JOBS_CLAIMED, (int64_t)got);
     lane->empty = got == 0 && lane->scan == MR_SCAN_ALL;
     bool once = mr__bag_number(&lane->worker->conf->bag, MR_OPT_ONCE) != 0;
-    if (got == 0 && once && lane->scan == MR_SCAN_MARK) {
-        mr__mark_stir(&lane->mark); /* the end is known only by a look at everything */
+    if (once && !lane->empty) {
+        if (got < (size_t)lane->wanted)
+            mr__mark_stir(&lane->mark); /* the end is known only by a look at everything */
         mr__lane_look(lane);
     } else if (got < (size_t)lane->wanted) {
         int64_t wait = lane->interval;
@@ -294,8 +298,9 @@ static int64_t room(const mr_lane *lane)
     int64_t ahead = look_ahead(lane);
     int64_t most = lane->num_handlers + ahead;
     int64_t room = most - (int64_t)lane->active;
-    /* With look-ahead it claims many at once instead of one whenever one is done. */
-    if (ahead > 0 && room < (most + 1) / 2 && lane->active > 0)
+    /* With look-ahead it claims many at once instead of one whenever one is done, but not while a
+     * handler has nothing to do. */
+    if (ahead > 0 && room < (most + 1) / 2 && (int64_t)lane->active >= lane->num_handlers)
         return 0;
     if (lane->max_total >= 0 && room > lane->max_total - lane->total)
         room = lane->max_total - lane->total;

@@ -176,26 +176,27 @@ static mr_lane_job *make_job(mr_lane *lane, mr_jobs *jobs, size_t index)
     return job;
 }
 
-/* A job that nobody takes care of here is left to the resetter. */
-static void leave(mr_lane *lane, mr_jobs *jobs, size_t index)
-{
-    int64_t fence = mr__jobs_at(jobs, index).fence;
-    for (mr_lane_claim *claim = lane->claims; claim != NULL; claim = claim->next)
-        claim->kept = claim->kept || claim->fence == fence;
-}
-
 void mr__lane_take(mr_lane *lane, mr_jobs *jobs)
 {
+    mr_lane_claim *claim = NULL;
+    if (lane->builtin) {
+        claim = mr__lane_claim_open(lane, mr__jobs_at(jobs, 0).fence);
+        if (claim == NULL)
+            return; /* what is not known here is given back by the database */
+    }
     for (size_t i = 0; i < mr__jobs_count(jobs); i++) {
         mr_lane_job *job = make_job(lane, jobs, i);
-        if (job == NULL) {
-            leave(lane, jobs, i); /* there is no memory */
+        if (job == NULL) { /* without memory it is left to the resetter */
+            if (claim != NULL)
+                claim->kept = true;
             continue;
         }
         (void)pthread_mutex_lock(&lane->lock);
         mr__lane_line_add(&lane->waiting, job);
         (void)pthread_mutex_unlock(&lane->lock);
     }
+    if (claim != NULL)
+        claim->open--; /* the one it was opened with */
 }
 
 void mr__lane_forget(mr_lane *lane, mr_lane_job *job)

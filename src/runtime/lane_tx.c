@@ -255,6 +255,7 @@ static bool submit(mr_lane *lane)
                       .lane = lane,
                       .checked = lane->checked,
                       .wanted = (int)wanted};
+    lane->claim_sent = mr__clock_now(lane->worker->clock);
     lane->handlers++;
     lane->worker->running++;
     mr__executors_submit(lane->worker->executors, &t->task);
@@ -272,7 +273,7 @@ static void done(mr_task *task)
         failed(lane, t);
     } else {
         succeeded(lane, t);
-        if (t->count == 0 && t->scan == MR_SCAN_MARK && once) {
+        if (!full && t->scan == MR_SCAN_MARK && once) {
             (void)pthread_mutex_lock(&lane->lock);
             mr__mark_stir(&lane->mark); /* the end is known only by a look at everything */
             (void)pthread_mutex_unlock(&lane->lock);
@@ -280,9 +281,9 @@ static void done(mr_task *task)
         if (full)
             mr__lane_look(lane);
         else if (lane->handlers == 0)
-            mr__lane_look_in(lane, once && t->scan == MR_SCAN_MARK ? 0
-                                   : t->count > 0                  ? lane->interval / 8
-                                                                   : lane->interval);
+            mr__lane_look_in(lane, once && !lane->empty ? 0
+                                   : t->count > 0       ? lane->interval / 8
+                                                        : lane->interval);
         lane->eager = full;
     }
     free_task(t);

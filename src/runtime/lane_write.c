@@ -37,6 +37,7 @@ void mr__lane_write_soon(mr_lane *lane)
 static bool wrote_one(mr_lane *lane, mr_lane_job *job, const mr_outcome *outcome)
 {
     if (outcome->locked) {
+        job->locked = true;
         mr__lane_put_back(lane, job);
         return false;
     }
@@ -90,7 +91,9 @@ static void write_failed(mr_lane *lane, mr_error *error)
         refuse_outcome(lane, lane->writing[0], error);
     } else {
         for (size_t i = 0; i < count; i++) {
-            lane->writing[i]->again = lane->writing[i]->again || !refused;
+            /* Only then is it possible that it was written after all. */
+            lane->writing[i]->again =
+                lane->writing[i]->again || mr_error_code(error) == MR_E_CONNECT;
             mr__lane_put_back(lane, lane->writing[i]);
         }
         if (refused)
@@ -247,21 +250,22 @@ void mr__lane_write(mr_lane *lane)
         !mr__aconn_up(mr__worker_jobs_conn(w)) || !writing_room(lane))
         return;
     mr_lane_job *job;
+    bool free_only = lane->free_only || pooled(w);
     while (lane->writing_count < lane->write_most &&
            (job = mr__lane_line_take(&lane->unwritten)) != NULL) {
+        free_only = free_only || job->locked;
         job->state = MR_LANE_WRITING;
         lane->outcomes[lane->writing_count] = job->job.outcome;
         lane->writing[lane->writing_count++] = job;
     }
     MR_AUTO_CALL call = {0};
-    mr_error *error =
-        mr__queue_finish_call(lane->store, lane->identity, lane->outcomes, lane->writing_count,
-                              lane->free_only || pooled(w), &call);
+    mr_error *error = mr__queue_finish_call(lane->store, lane->identity, lane->outcomes,
+                                            lane->writing_count, free_only, &call);
     if (error != NULL) {
         write_failed(lane, error); /* only memory can be short */
         return;
     }
-    if (!lane->free_only && !pooled(w) && hand_over(lane, &call))
+    if (!free_only && hand_over(lane, &call))
         return;
     /* The connection is shared: what it waits for is limited for this statement alone. A pooler's
      * may be anybody's after each statement: there locked rows are left alone from the start. */

@@ -226,6 +226,24 @@ static mr_error *check_writable(PGconn *conn)
                      PQuser(conn), PQuser(conn));
 }
 
+/* Elsewhere the worker says it to each session (isolate() in lane.c). */
+static mr_error *check_isolation(mr_worker *w, PGconn *conn)
+{
+    if (w->lane_count == 0 || mr__bag_number(&w->conf->bag, MR_OPT_LEADER_STRATEGY) != 1)
+        return NULL;
+    MR_AUTO_RESULT rows = NULL;
+    MR_TRY(mr__pg_query(conn, &rows, "SHOW default_transaction_isolation", 0, NULL));
+    const char *level = PQgetvalue(rows, 0, 0);
+    if (strcmp(level, "read committed") == 0)
+        return NULL;
+    return mr__error(MR_E_SCHEMA,
+                     "default_transaction_isolation is %s for the role %s or its database; claims "
+                     "of queues need read committed, which cannot be set for a session through a "
+                     "pooler; run: ALTER ROLE %s SET default_transaction_isolation = 'read "
+                     "committed'",
+                     level, PQuser(conn), PQuser(conn));
+}
+
 /* Session locks do not survive a transaction pooler, and what goes wrong then is hard to see. */
 static mr_error *warn_pooler(mr_worker *w, PGconn *conn)
 {
@@ -252,6 +270,7 @@ mr_error *mr__worker_prepare(mr_worker *w, PGconn *conn, bool trial)
     }
     MR_TRY(check_rights(w, conn));
     MR_TRY(check_writable(conn));
+    MR_TRY(check_isolation(w, conn));
     MR_TRY(mr__schema_require(conn, &schema));
     MR_TRY(warn_pooler(w, conn));
     for (size_t i = 0; i < w->lane_count; i++)
