@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static void a_forced_stop_gives_back(void **state)
 {
@@ -25,6 +26,13 @@ static void a_forced_stop_gives_back(void **state)
     assert_int_equal(number(s->conn, "SELECT count(*) FROM effects"), 0);
 }
 
+static void await_metric(const mr_worker *worker, const char *name, int64_t wanted)
+{
+    for (int i = 0; i < 3000 && mr_worker_metric(worker, name) != wanted; i++)
+        (void)usleep(10000);
+    assert_int_equal(mr_worker_metric(worker, name), wanted);
+}
+
 static void a_lost_job_changes_nothing(void **state)
 {
     scratch *s = *state;
@@ -39,6 +47,8 @@ static void a_lost_job_changes_nothing(void **state)
                  " started_at = now(), last_heartbeat_at = now() + interval '1 hour'");
     await_count(&p.cancelled, 1);
     assert_int_equal(p.cancelled, 1);
+    await_metric(r.worker, "jobs_late", 1);
+    assert_int_equal(mr_worker_metric(r.worker, "jobs_lost"), 1);
     stop(&r);
     assert_string_equal(value(s->conn, "SELECT state || worker_hostname FROM work"), "processingb");
     assert_int_equal(number(s->conn, "SELECT count(*) FROM effects"), 0);

@@ -225,6 +225,27 @@ static void views(void **state)
     table_end(&x);
 }
 
+/* Two queues by their views alone: each looks after its own. */
+static void views_without_a_condition(void **state)
+{
+    table_test x;
+    table_begin(state, &x,
+                "CREATE TABLE jobs (kind text, " USUAL ");"
+                "CREATE VIEW mail AS SELECT * FROM jobs WHERE kind = 'mail'",
+                "jobs");
+    assert_ok(mr__mapping_view(&x.mapping, "mail"));
+    assert_ok(open_it(&x));
+    run(x.t.conn, "INSERT INTO jobs (id, kind, state, last_heartbeat_at) VALUES"
+                  " (1, 'report', 'processing', '2020-01-01'),"
+                  " (2, 'mail', 'processing', '2020-01-01')");
+    mr_resets resets;
+    assert_ok(mr__queue_reset(on_conn(x.t.conn), x.t.store, NULL, &resets));
+    assert_int_equal(resets.count, 1);
+    assert_string_equal(resets.rows[0].id, "2");
+    mr__resets_free(&resets);
+    table_end(&x);
+}
+
 /* A view may show a column of the table in its own way; only what the claim changed is the table's.
  */
 static void views_own_values(void **state)
@@ -479,6 +500,7 @@ int main(void)
         cmocka_unit_test(other_types),
         cmocka_unit_test(queues_on_one_table),
         cmocka_unit_test(views),
+        cmocka_unit_test(views_without_a_condition),
         cmocka_unit_test(views_own_values),
         cmocka_unit_test(notes),
         cmocka_unit_test(marks),

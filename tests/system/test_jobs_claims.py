@@ -171,3 +171,75 @@ def test_the_rights_of_the_guide_are_enough_for_jobs(db, worker):
         process.stop()
     finally:
         db.execute("DROP OWNED BY worker; DROP OWNED BY producer; DROP ROLE worker; DROP ROLE producer")
+
+
+def test_a_claim_that_took_very_long_to_commit(db, worker):
+    """Of somebody who is gone by then, when ten thousand claims have come after it: it is found all the same."""
+    make_effects(db)
+    first = enqueue(db)
+    with db.connect(autocommit=False) as slow:
+        slow.execute(CLAIM, [1, "gone:11111111-1111-1111-1111-111111111111"])
+        db.execute("SELECT count(nextval('millrace.jobs_generations')) FROM generate_series(1, 30000)")
+        process = worker(db, fleet(job_queue(claim_lease="1s", reset_interval="50ms")))
+        done = [enqueue(db)]
+        wait_until(lambda: job(db, done[0]) is None, 20, process.log)
+        # The resetter has seen claims that are far beyond: it need not look so far back all the time.
+        for _ in range(20):
+            done.append(enqueue(db))
+            wait_until(lambda: job(db, done[-1]) is None, 20, process.log)
+        slow.commit()
+    wait_empty(db, 30, [process])
+    assert_in_order(db, [first, *done])
+    process.stop()
+
+
+def test_the_next_of_a_key_is_locked(db, worker):
+    """Nobody waits for it, and it comes once it is free."""
+    make_effects(db)
+    ids = [enqueue(db, key="a") for _ in range(3)]
+    with db.connect(autocommit=False) as other:
+        other.execute("SELECT FROM millrace.jobs WHERE id = %s FOR UPDATE", [ids[1]])
+        process = worker(db, fleet(job_queue(), {"name": "calm", "sql": "SELECT work(:id, :key)", "interval": "10ms"}))
+        wait_until(lambda: job(db, ids[0]) is None, 20, process.log)
+        free = [enqueue(db, queue="calm") for _ in range(20)]
+        waiting = ("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name LIKE "
+                   "'millrace %%' AND datname = current_database()")
+        seen = []
+        wait_until(lambda: seen.append(db.value(waiting)) or db.value("SELECT count(*) FROM effects") == 21, 20, process.log,
+                   interval=0.005)
+        with db.connect(autocommit=False) as asks:
+            asks.execute("SET LOCAL lock_timeout = '1ms'")
+            assert asks.execute("SELECT millrace.promote_keys('work', ARRAY['a'])").fetchall() == [("a",)]
+            asks.rollback()
+        assert sum(seen) == 0
+        other.rollback()
+    wait_empty(db, 30, [process])
+    assert_in_order(db, ids + free)
+    process.stop()
+
+
+def test_a_database_that_defaults_to_repeatable_read(db, worker):
+    """Claims under a limit count what runs once it is their turn, promotion looks once it has the key."""
+    make_effects(db)
+    db.execute(f"ALTER DATABASE {db.name} SET default_transaction_isolation = 'repeatable read'")
+    config = fleet(job_queue(sql="SELECT work(:id, :key, 0.01)", num_handlers=4, max_running=3))
+    with db.connect() as producer:
+        producer.execute("SET default_transaction_isolation = 'read committed'")
+        producer.execute("SELECT millrace.enqueue('work', '{}', key => 'k' || n % 20) FROM generate_series(1, 300) AS n")
+    ids = db.values("SELECT id FROM millrace.jobs")
+    processes = [worker(db, config) for _ in range(3)]
+    running = []
+
+    def look():
+        running.append(db.value("SELECT count(*) FROM millrace.jobs WHERE state = 'processing'"))
+        return db.value("SELECT count(*) FROM millrace.jobs") == 0
+    wait_until(look, 60, processes[0].log)
+    assert max(running) <= 3
+    assert_in_order(db, ids)
+    for process in processes:
+        assert not process.matching(lambda entry: "40001" in str(entry)), process.log()[-3000:]
+        process.stop()
+    # Through a pooler it cannot be set for a session, so the start says what to do.
+    refused = worker(db, fleet(job_queue(), leader_strategy="lease"))
+    assert refused.wait_exit(20) == 1
+    assert "SET default_transaction_isolation = 'read committed'" in refused.log()

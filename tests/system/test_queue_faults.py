@@ -3,6 +3,8 @@ stops in the middle of it. One bad job stops only itself, and a stop always ends
 
 import time
 
+import pytest
+
 from harness import PATIENCE, insert_events, millrace, recorder, wait_until
 from test_queue_load import add_jobs, assert_once, make_table, queue
 
@@ -86,6 +88,82 @@ def test_a_worker_declared_dead_registers_anew_while_its_queue_is_busy(db, worke
     wait_until(lambda: db.value("SELECT count(*) FROM seen") == 10, 20, process.log)
     assert db.value("SELECT count(*) FROM work WHERE state = 'queued'") > 0  # it was busy all the time
     process.stop()
+
+
+GATE = """
+    CREATE TABLE gate (open boolean); INSERT INTO gate VALUES (false);
+    CREATE FUNCTION passed(last bigint, job bigint) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+        WHILE job <= last AND NOT (SELECT open FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP;
+        RETURN 1;
+    END $$
+"""
+
+
+@pytest.mark.parametrize("generation", [True, False])
+def test_jobs_outlive_their_workers_registration(db, worker, generation):
+    """Their rows name the worker as it was called before. Without generations that is half of the fence."""
+    make_table(db, generation)
+    db.execute(GATE)
+    add_jobs(db, 2)
+    process = worker(db, {"worker": FLEET, "queues": [
+        queue(sql="INSERT INTO effects (job) SELECT :id::bigint FROM passed(2, :id)", num_handlers=2)]})
+    wait_until(lambda: db.value("SELECT count(*) FROM work WHERE state = 'processing'") == 2, 20, process.log)
+    db.execute("UPDATE millrace.worker_nodes SET state = 'dead'")
+    process.wait_log("registering anew", timeout=20)
+    stamped = "SELECT min(last_heartbeat_at) > %s FROM work"
+    wait_until(lambda at=db.value("SELECT clock_timestamp()"): db.value(stamped, [at]), 20, process.log)
+    db.execute("UPDATE gate SET open = true")
+    wait_until(lambda: db.rows(STATES) == [("completed", 2)], 20, process.log)
+    assert_once(db, 2)
+    assert db.value("SELECT sum(num_resets) FROM work") == 0
+    assert not process.matching(msg="job lost")
+    process.stop()
+
+
+def test_no_handler_is_idle_beside_look_ahead(db, worker):
+    make_table(db)
+    db.execute(GATE)
+    add_jobs(db, 20)
+    process = worker(db, {"worker": {**FLEET, "executors": 4}, "queues": [
+        queue(sql="INSERT INTO effects (job) SELECT :id::bigint FROM passed(3, :id)", num_handlers=4, look_ahead=1)]})
+    wait_until(lambda: db.value("SELECT count(*) FROM effects") == 17, 20, process.log)
+    db.execute("UPDATE gate SET open = true")
+    wait_until(lambda: db.rows(STATES) == [("completed", 20)], 20, process.log)
+    process.stop()
+
+
+def test_a_finished_row_that_is_locked_holds_up_nobody(db, worker):
+    """Its outcome is waited for once, for a moment; then it is left alone until it is free."""
+    make_table(db)
+    add_jobs(db, 1)
+    process = worker(db, {"worker": FLEET, "queues": [
+        {**queue(exec=["/bin/sh", "-c", "while read -r line; do sleep 0.3; echo '{\"ok\":true}'; done"]), "sql": ""},
+        {"name": "other", "sql": "INSERT INTO effects (job) VALUES (:id)", "interval": "10ms"}]})
+    waiting = ("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name LIKE 'millrace %%' "
+               "AND datname = current_database()")
+    wait_until(lambda: db.value("SELECT state FROM work") == "processing", 20, process.log)
+    with db.connect(autocommit=False) as other:
+        other.execute("SELECT FROM work FOR UPDATE")
+        wait_until(lambda: db.value(waiting) == 1, 20, process.log, interval=0.005)
+        wait_until(lambda: db.value(waiting) == 0, 20, process.log, interval=0.005)
+        for turn in range(40):
+            db.execute("SELECT millrace.enqueue('other')")
+            wait_until(lambda turn=turn: db.value("SELECT count(*) FROM effects") == turn + 1, 20, process.log, interval=0.005)
+            assert db.value(waiting) == 0
+        other.rollback()
+    wait_until(lambda: db.value("SELECT state FROM work") == "completed", 20, process.log)
+    process.stop()
+
+
+def test_once_does_not_wait_for_the_interval(db, worker):
+    make_table(db)
+    add_jobs(db, 7)
+    db.execute("SELECT millrace.enqueue('lease'), millrace.enqueue('transaction')")
+    built_in = [{"name": mode, "mode": mode, "sql": "INSERT INTO effects (job) VALUES (:id)", "interval": "1h"}
+                for mode in ("lease", "transaction")]
+    process = worker(db, {"queues": [queue(interval="1h"), *built_in]}, "--once")
+    assert exit_within(process, 30) == 0
+    assert db.value("SELECT count(*) FROM effects") == 9
 
 
 def test_a_stop_that_meets_an_empty_claim_is_quick(db, worker):
