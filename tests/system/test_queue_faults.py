@@ -110,6 +110,7 @@ def test_jobs_outlive_their_workers_registration(db, worker, generation):
     wait_until(lambda: db.value("SELECT count(*) FROM work WHERE state = 'processing'") == 2, 20, process.log)
     db.execute("UPDATE millrace.worker_nodes SET state = 'dead'")
     process.wait_log("registering anew", timeout=20)
+    wait_until(lambda: len(process.matching(msg="registered")) == 2, 20, process.log)
     stamped = "SELECT min(last_heartbeat_at) > %s FROM work"
     wait_until(lambda at=db.value("SELECT clock_timestamp()"): db.value(stamped, [at]), 20, process.log)
     db.execute("UPDATE gate SET open = true")
