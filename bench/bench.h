@@ -110,6 +110,7 @@ void bench_settle(bench *b);
 void bench_failover(bench *b);
 void bench_poison(bench *b);
 void bench_queue(bench *b);
+void bench_held(bench *b);
 
 /* ---- jobs.c: one measurement beside a peer, as a command of its own ---- */
 int bench_jobs(int argc, char **argv);

@@ -22,6 +22,7 @@ static const struct {
     {"fail-over", bench_failover, "a killed worker's consumer moves"},
     {"poison", bench_poison, "one bad event among 100,000 becomes a dead letter"},
     {"queue", bench_queue, "jobs claimed and completed on a user's own table"},
+    {"held", bench_held, "built-in jobs while a snapshot stays open"},
 };
 enum { ROW_COUNT = sizeof(rows) / sizeof(rows[0]) };
 

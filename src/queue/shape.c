@@ -211,10 +211,11 @@ static mr_error *check_columns(PGconn *conn, mr_queue_shape *shape, const mr_rel
         if (mr__job_column_cleared(column) &&
             PQgetvalue(table->columns, found, MR_REL_NOT_NULL)[0] == 't') {
             MR_AUTO_BUF target = {0};
+            MR_AUTO_BUF quoted = {0};
             mr__qname_quote(&target, &shape->table);
-            say(problems,
-                "the column '%s' must take NULL: ALTER TABLE %s ALTER \"%s\" DROP NOT NULL", name,
-                mr__buf_text(&target), name);
+            mr__ident_quote(&quoted, name);
+            say(problems, "the column '%s' must take NULL: ALTER TABLE %s ALTER %s DROP NOT NULL",
+                name, mr__buf_text(&target), mr__buf_text(&quoted));
         }
     }
     return NULL;

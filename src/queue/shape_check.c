@@ -103,8 +103,10 @@ mr_error *mr__queue_shape_indexes(PGconn *conn, const mr_queue_shape *shape, mr_
     order_columns(shape, &wanted, &written);
     MR_AUTO_BUF target = {0};
     mr__qname_quote(&target, &shape->table);
-    const char *state = mr__mapping_actual(shape->mapping, MR_JOB_STATE);
-    const char *id = mr__mapping_actual(shape->mapping, MR_JOB_ID);
+    MR_AUTO_BUF state = {0};
+    MR_AUTO_BUF id = {0};
+    mr__ident_quote(&state, mr__mapping_actual(shape->mapping, MR_JOB_STATE));
+    mr__ident_quote(&id, mr__mapping_actual(shape->mapping, MR_JOB_ID));
     found_indexes found = {0};
     MR_TRY(look_at_indexes(conn, shape, mr__buf_text(&wanted), &found));
     if (shape->order.count == 0)
@@ -118,13 +120,13 @@ mr_error *mr__queue_shape_indexes(PGconn *conn, const mr_queue_shape *shape, mr_
         mr__queue_shape_say(
             notes,
             "no index serves the claims' order, so they read and sort every waiting row: CREATE "
-            "INDEX CONCURRENTLY ON %s (%s) WHERE \"%s\" IN ('queued', 'errored')",
-            mr__buf_text(&target), mr__buf_text(&written), state);
+            "INDEX CONCURRENTLY ON %s (%s) WHERE %s IN ('queued', 'errored')",
+            mr__buf_text(&target), mr__buf_text(&written), mr__buf_text(&state));
     if (!found.processing)
         mr__queue_shape_say(notes,
                             "no index finds running jobs, so the resetter reads the whole table: "
-                            "CREATE INDEX CONCURRENTLY ON %s (\"%s\") WHERE \"%s\" = 'processing'",
-                            mr__buf_text(&target), id, state);
+                            "CREATE INDEX CONCURRENTLY ON %s (%s) WHERE %s = 'processing'",
+                            mr__buf_text(&target), mr__buf_text(&id), mr__buf_text(&state));
     if (found.heartbeat)
         mr__queue_shape_say(notes,
                             "the column '%s' is in an index, so every heartbeat writes to every "

@@ -191,7 +191,7 @@ static void claim_taken(mr_lane *lane, size_t got)
     lane->empty = got == 0 && lane->scan == MR_SCAN_ALL;
     bool once = mr__bag_number(&lane->worker->conf->bag, MR_OPT_ONCE) != 0;
     if (once && !lane->empty) {
-        if (got < (size_t)lane->wanted)
+        if (got == 0)
             mr__mark_stir(&lane->mark); /* the end is known only by a look at everything */
         mr__lane_look(lane);
     } else if (got < (size_t)lane->wanted) {
