@@ -105,6 +105,9 @@ mr_error *mr__pg_conn_error(PGconn *conn)
 
 bool mr__pg_sqlstate_connection(const char *sqlstate)
 {
+    /* 08P01, a protocol violation, is the sender's own: a wrong number of parameters, say. */
+    if (strcmp(sqlstate, "08P01") == 0)
+        return false;
     /* 08: connection exceptions; 57P0x: shutdown, crash, cannot connect now, dropped database, idle
      * session; 25P03: idle in transaction too long. */
     return strncmp(sqlstate, "08", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0 ||
@@ -156,6 +159,15 @@ static mr_code code_of(const char *sqlstate)
     return mr__pg_sqlstate_connection(sqlstate) ? MR_E_CONNECT : MR_E_DB;
 }
 
+/* A pooler ends sessions with 08P01, for want of a better code, and calls it fatal. */
+static bool pooler_hung_up(const PGresult *result, const char *sqlstate)
+{
+    const char *severity = PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+    if (severity == NULL)
+        severity = PQresultErrorField(result, PG_DIAG_SEVERITY);
+    return strcmp(sqlstate, "08P01") == 0 && severity != NULL && strcmp(severity, "FATAL") == 0;
+}
+
 mr_error *mr_error_from_result(PGconn *conn, const PGresult *result)
 {
     if (result == NULL)
@@ -185,10 +197,11 @@ mr_error *mr_error_from_result(PGconn *conn, const PGresult *result)
     const char *hint = PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
     if (state == NULL || primary == NULL)
         return mr__error_db(MR_E_CONNECT, NULL, true, "%s", PQresultErrorMessage(result));
-    return mr__error_db(code_of(state), state, mr__pg_sqlstate_retryable(state), "%s%s%s%s%s%s",
-                        primary, detail != NULL ? " (" : "", detail != NULL ? detail : "",
-                        detail != NULL ? ")" : "", hint != NULL ? "; " : "",
-                        hint != NULL ? hint : "");
+    bool gone = pooler_hung_up(result, state);
+    return mr__error_db(
+        gone ? MR_E_CONNECT : code_of(state), state, gone || mr__pg_sqlstate_retryable(state),
+        "%s%s%s%s%s%s", primary, detail != NULL ? " (" : "", detail != NULL ? detail : "",
+        detail != NULL ? ")" : "", hint != NULL ? "; " : "", hint != NULL ? hint : "");
 }
 
 mr_error *mr__pg_query(PGconn *conn, PGresult **rows, const char *sql, int count,
