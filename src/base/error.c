@@ -1,6 +1,8 @@
 /* Errors as values: one allocation each, freed by whoever holds it last. */
 #include "base/error.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +52,9 @@ static mr_error *error_make(mr_code code, const char *sqlstate, bool retryable, 
     /* libpq ends its messages with a newline; ours are one line in a log or on a terminal. */
     while (length > 0 && (error->message[length - 1] == '\n' || error->message[length - 1] == ' '))
         error->message[--length] = '\0';
+    /* It may quote a child, a plugin or a payload, and must not make the write fail that tells of
+     * it. */
+    mr__text_mend(error->message);
     return error;
 }
 

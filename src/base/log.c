@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -119,6 +120,7 @@ void mr__log(mr_logger *logger, mr_level level, const char *event, const char *p
     va_end(args);
     if (length < 0)
         return;
+    mr__text_mend(text); /* a reader of JSON takes nothing else */
     MR_AUTO_BUF line = {0};
     if (logger->json) {
         mr__buf_puts(&line, "{\"ts\":\"");

@@ -150,6 +150,8 @@ size_t mr__text_cut(const char *text, size_t most)
 
 void mr__text_mend(char *text)
 {
+    if (mr__text_utf8(text, strlen(text)))
+        return;
     for (char *p = text; *p != '\0';) {
         size_t length = 1;
         while (length <= 4 && (strnlen(p, length) < length || !mr__text_utf8(p, length)))

@@ -178,13 +178,6 @@ static mr_error *queue_passed(const mr_batch *batch, mr_tx *tx, int64_t upto)
     return mr_tx_exec(tx, batch->sql->passed, 3, values);
 }
 
-/* Text that jsonb takes: UTF-8 without NUL. Errors may quote anything. */
-static json_t *safe_text(const char *text)
-{
-    json_t *value = json_string(text);
-    return value != NULL ? value : json_string("(the text is not UTF-8)");
-}
-
 static json_t *letter_json(const mr_batch *batch, const mr_aside *aside)
 {
     const mr_event *e = aside->event;
@@ -192,12 +185,12 @@ static json_t *letter_json(const mr_batch *batch, const mr_aside *aside)
     bool poison = aside->kind == MR_ASIDE_POISON;
     const char *sqlstate = mr_error_sqlstate(s->error);
     bool named = e->event_id != NULL && e->event_id[0] != '\0';
-    return json_pack("{s:I, s:s, s:s, s:s, s:s, s:s*, s:o, s:s*, s:i, s:I}", "position",
+    return json_pack("{s:I, s:s, s:s, s:s, s:s, s:s*, s:s, s:s*, s:i, s:I}", "position",
                      (json_int_t)e->position, "state", poison ? "poison" : "parked",
                      "aggregate_type", e->aggregate_type, "aggregate_id", e->aggregate_id,
                      "event_type", e->event_type, "event_id", named ? e->event_id : NULL, "error",
-                     safe_text(poison ? mr_error_message(s->error)
-                                      : "waits behind an earlier event of its stream"),
+                     poison ? mr_error_message(s->error)
+                            : "waits behind an earlier event of its stream",
                      "sqlstate", poison && sqlstate[0] != '\0' ? sqlstate : NULL, "attempts",
                      poison ? s->attempts : 0, "age",
                      (json_int_t)(poison ? mr__clock_now(batch->clock) - s->first_failed : 0));

@@ -1,6 +1,8 @@
 /* One child process that is spoken to in lines: pipes, stderr, and how it ends. */
 #include "handler/child_private.h"
 
+#include "base/text.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -215,16 +217,26 @@ static void say(mr_child *child)
     child->cutting = false;
 }
 
+/* The line is full. `next` goes where its end belongs, so that no character is halved. */
+static void cut(mr_child *child, char next)
+{
+    child->words[child->word_count] = next;
+    child->word_count = mr__text_cut(child->words, child->word_count);
+    child->cutting = true;
+}
+
 static void hear(mr_child *child, const char *bytes, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
         char c = bytes[i];
         if (c == '\n')
             say(child);
-        else if (child->word_count < MR_CHILD_WORDS && !child->cutting)
+        else if (child->cutting)
+            continue;
+        else if (child->word_count < MR_CHILD_WORDS)
             child->words[child->word_count++] = c == '\0' ? ' ' : c;
         else
-            child->cutting = true;
+            cut(child, c);
     }
 }
 

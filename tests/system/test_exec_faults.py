@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from harness import insert_events, wait_until
+from harness import insert_events, millrace, wait_until
 from jobs import enqueue, fleet, job, job_queue
 
 QUICK = {"retry_base_delay": "5ms", "retry_max_delay": "20ms"}
@@ -66,4 +66,47 @@ def test_a_wrong_number_of_parameters_is_the_jobs_affair(db, worker, program, mo
     wait_until(lambda: (job(db, number) or {}).get("state") == "failed", 20, process.log)
     row = job(db, number)
     assert (row["num_failures"], "2 parameters" in row["failure_message"]) == (2, True), row
+    process.stop()
+
+
+# ---- Words that are not UTF-8 ---------------------------------------------------------------------------------------
+
+LATIN = """
+    for line in sys.stdin:
+        e = json.loads(line)
+        if e["position"] == 2 and not os.path.exists(sys.argv[0] + ".well"):
+            os.write(2, b"caf\\xe9 broke\\n")
+            os._exit(1)
+        out({"ok": True})
+"""
+
+
+def test_a_pause_is_written_down_whatever_the_child_said(db, worker, program):
+    insert_events(db, 3)
+    process = worker(db, {"worker": {**QUICK, "max_retries": 1}, "consumers": [{"name": "a", "exec": program(LATIN)}]})
+    why = wait_until(lambda: db.value("SELECT pause_reason FROM millrace.consumer_controls WHERE paused"), 20, process.log)
+    assert "it said last: caf? broke" in why
+    assert process.matching(msg="handler says", line="caf? broke")
+    process.stop()
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_letters_are_written_and_replayed_whatever_the_child_said(db, worker, program, detached):
+    insert_events(db, 3)
+    command = program(LATIN)
+    process = worker(db, {"worker": {**QUICK, "max_retries": 1}, "consumers": [
+        {"name": "a", "exec": command, "detached": detached, "on_failure": "dead_letter"}]})
+    wait_until(lambda: db.checkpoint("a") == 3, 20, process.log)
+    letter = "SELECT error, replay_at IS NULL FROM millrace.consumer_dead_letters"
+    wait_until(lambda: db.rows(letter), 20, process.log)
+    (error, rests), = db.rows(letter)
+    assert "it said last: caf? broke" in error and rests
+    db.execute("UPDATE millrace.consumer_dead_letters SET error = 'old'")
+    done = millrace("dead-letters", "replay", "--all", "--timeout", "20s", database=db, check=False)
+    assert done.returncode != 0, done.stdout
+    (error, rests), = db.rows(letter)
+    assert "it said last: caf? broke" in error and rests
+    with open(command[1] + ".well", "w", encoding="utf-8"):
+        millrace("dead-letters", "replay", "--all", "--timeout", "20s", database=db)
+    assert letters(db) == []
     process.stop()

@@ -471,6 +471,17 @@ static void many_at_once(void **state)
     assert_true(e.lines > 0);
 }
 
+static void a_long_line_is_cut_between_characters(void **state)
+{
+    (void)state;
+    ear e = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    mr_child *child = shell("printf x >&2; yes '\303\251' | head -n 8000 | tr -d '\\n' >&2", &e);
+    for (int64_t until = now() + LONG; mr__child_listen(child);)
+        assert_true(now() < until);
+    assert_int_equal(e.longest, MR_CHILD_WORDS - 1);
+    mr__child_free(child);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -489,6 +500,7 @@ int main(void)
         cmocka_unit_test(a_line_without_end),
         cmocka_unit_test(a_long_line_that_ends),
         cmocka_unit_test(words_are_heard),
+        cmocka_unit_test(a_long_line_is_cut_between_characters),
         cmocka_unit_test(many_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

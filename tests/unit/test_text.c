@@ -7,6 +7,7 @@
 #include <cmocka.h>
 /* clang-format on */
 
+#include "base/error.h"
 #include "base/list.h"
 #include "base/text.h"
 #include "base/uuid.h"
@@ -301,6 +302,19 @@ static void lists_by_hand(void **state)
     assert_string_equal(mr__buf_text(&value), "");
 }
 
+static void errors_are_text(void **state)
+{
+    (void)state;
+    mr_error *error = mr_error_new(MR_E_HANDLER, true, "%s broke", "caf\xE9");
+    assert_string_equal(mr_error_message(error), "caf? broke");
+    error = mr__error_prefix(error, "%.4s", "caf\xC3\xA9");
+    assert_string_equal(mr_error_message(error), "caf?: caf? broke");
+    mr_error_free(error);
+    error = mr__error(MR_E_HANDLER, "caf\xC3\xA9");
+    assert_string_equal(mr_error_message(error), "caf\xC3\xA9");
+    mr_error_free(error);
+}
+
 /* ---- UUIDs ---- */
 
 static void uuids(void **state)
@@ -336,6 +350,7 @@ int main(void)
         cmocka_unit_test(distance_is_a_distance),
         cmocka_unit_test(lists_come_back),
         cmocka_unit_test(lists_by_hand),
+        cmocka_unit_test(errors_are_text),
         cmocka_unit_test(uuids),
     };
     return cmocka_run_group_tests_name("text", tests, NULL, NULL);
