@@ -239,6 +239,70 @@ static void lead(mr_worker *w, const char *picture)
     free(stale);
 }
 
+/* ---- Failures ------------------------------------------------------------------------------ */
+
+/* A pause after failures on its way. The consumer may be gone when the answer comes, so it is
+ * named. */
+typedef struct note {
+    mr_worker *worker;
+    char consumer[];
+} note;
+
+/* The pause is to be told again: until it is written, other workers do not know of it. */
+static void keep_pause(const note *n)
+{
+    for (size_t i = 0; i < n->worker->place_count; i++) {
+        mr_place *p = n->worker->places[i];
+        if (p->state == MR_PLACE_PAUSED && strcmp(p->name, n->consumer) == 0)
+            p->unnoted = true;
+    }
+}
+
+static void on_noted(void *user, PGresult **results, mr_error *error)
+{
+    (void)results;
+    note *n = user;
+    if (error != NULL && mr_error_code(error) != MR_E_CANCELLED) {
+        mr__log(&n->worker->logger, MR_WARN, "a failure could not be written down",
+                "consumer=%s" MR_SEP "error=%s", n->consumer, mr_error_message(error));
+        keep_pause(n);
+    }
+    mr_error_free(error);
+    free(n);
+}
+
+static bool send_note(mr_place *p)
+{
+    mr_worker *w = p->worker;
+    note *n = mr__aconn_up(w->control) ? calloc(1, sizeof(*n) + strlen(p->name) + 1) : NULL;
+    if (n == NULL)
+        return false;
+    n->worker = w;
+    memcpy(n->consumer, p->name, strlen(p->name) + 1);
+    char at[24];
+    (void)snprintf(at, sizeof(at), "%" PRId64, p->noted_position);
+    mr_flight_statement statement = {.sql = w->fleet.failure_sql,
+                                     .count = 5,
+                                     .values = {p->name, w->id, mr_error_message(p->last_error),
+                                                p->noted_position == 0 ? NULL : at, "true"}};
+    mr__aconn_send(w->control, &statement, 1, on_noted, n);
+    return true;
+}
+
+void mr__control_failure(mr_place *p, int64_t position)
+{
+    mr__control_tell(p->worker);
+    p->noted_position = position;
+    p->unnoted = !send_note(p); /* it is told when the fleet can be told */
+}
+
+static void note_pauses(mr_worker *w)
+{
+    for (size_t i = 0; i < w->place_count; i++)
+        if (w->places[i]->unnoted && w->places[i]->state == MR_PLACE_PAUSED)
+            w->places[i]->unnoted = !send_note(w->places[i]);
+}
+
 /* ---- Ticks --------------------------------------------------------------------------------- */
 
 static char *make_info(const mr_worker *w)
@@ -311,8 +375,10 @@ static void take_tick(mr_worker *w, const PGresult *row)
             lose_registration(w);
         return;
     }
-    if (c->beat_sent)
+    if (c->beat_sent) {
         c->beat_at = c->tick_at;
+        note_pauses(w); /* whatever was in the way, once a heartbeat is often enough */
+    }
     bool leader = PQgetvalue(row, 0, 1)[0] == 't';
     set_leader(w, leader, leader ? "the place was free" : "another holds it");
     if (leader)
@@ -398,42 +464,6 @@ void mr__control_roster(mr_worker *w)
     w->fleet.grown = true;
     w->fleet.registered = w->fleet.registered > 1 ? 1 : w->fleet.registered;
     mr__control_look(w);
-}
-
-/* ---- Failures ------------------------------------------------------------------------------ */
-
-static void on_noted(void *user, PGresult **results, mr_error *error)
-{
-    (void)results;
-    mr_worker *w = user;
-    if (error != NULL && mr_error_code(error) != MR_E_CANCELLED)
-        mr__log(&w->logger, MR_WARN, "a failure could not be written down", "error=%s",
-                mr_error_message(error));
-    mr_error_free(error);
-}
-
-void mr__control_failure(mr_place *p, int64_t position, bool pause)
-{
-    mr_worker *w = p->worker;
-    char at[24];
-    (void)snprintf(at, sizeof(at), "%" PRId64, position);
-    mr_flight_statement note = {.sql = w->fleet.failure_sql,
-                                .count = 5,
-                                .values = {p->name, w->id, mr_error_message(p->last_error),
-                                           position == 0 ? NULL : at, pause ? "true" : "false"}};
-    mr__control_tell(w);
-    bool up = mr__aconn_up(w->control);
-    p->unnoted = pause && !up; /* it is told when the fleet can be told */
-    p->noted_position = position;
-    if (up)
-        mr__aconn_send(w->control, &note, 1, on_noted, w);
-}
-
-static void note_pauses(mr_worker *w)
-{
-    for (size_t i = 0; i < w->place_count; i++)
-        if (w->places[i]->unnoted && w->places[i]->state == MR_PLACE_PAUSED)
-            mr__control_failure(w->places[i], w->places[i]->noted_position, true);
 }
 
 /* ---- Registration -------------------------------------------------------------------------- */

@@ -26,6 +26,7 @@ void mr__place_set_state(mr_place *p, mr_place_state state, const char *why)
             "consumer=%s" MR_SEP "from=%s" MR_SEP "to=%s" MR_SEP "why=%s", p->name, names[p->state],
             names[state], why);
     p->state = state;
+    p->unnoted = false; /* a pause that is over needs no telling */
 }
 
 void mr__place_rest(mr_place *p, int64_t micros, const char *why)

@@ -39,7 +39,7 @@ void mr__place_pause(mr_place *p, mr_error *error, int64_t position)
     keep_error(p, error);
     mr__place_drop_draft(p);
     mr__place_set_state(p, MR_PLACE_PAUSED, "failures");
-    mr__control_failure(p, position, true);
+    mr__control_failure(p, position);
     mr__log(&w->logger, MR_ERROR, "consumer paused",
             "consumer=%s" MR_SEP "error=%s" MR_SEP "position=%" PRId64 MR_SEP "failures=%d" MR_SEP
             "hint=mend the cause, then: millrace consumers resume %s",

@@ -258,7 +258,7 @@ void mr__control_look(mr_worker *worker); /* tick now */
 void mr__control_roster(mr_worker *worker);
 void mr__control_quiet(mr_worker *worker); /* a batch is over; a lost registration may go on */
 /* Writes down that a consumer failed, and that it is paused for it. */
-void mr__control_failure(mr_place *place, int64_t position, bool pause);
+void mr__control_failure(mr_place *place, int64_t position);
 /* Tells the fleet; false when it cannot be told. `for_good` removes the registration. */
 bool mr__control_leave(mr_worker *worker, bool for_good, mr_flight_fn callback);
 

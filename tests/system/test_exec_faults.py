@@ -110,3 +110,16 @@ def test_letters_are_written_and_replayed_whatever_the_child_said(db, worker, pr
         millrace("dead-letters", "replay", "--all", "--timeout", "20s", database=db)
     assert letters(db) == []
     process.stop()
+
+
+def test_a_pause_that_cannot_be_written_is_written_later(db, worker, program):
+    insert_events(db, 3)
+    db.execute("CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now'; END $$;"
+               "CREATE TRIGGER no BEFORE INSERT OR UPDATE ON millrace.consumer_controls FOR EACH ROW EXECUTE FUNCTION no()")
+    process = worker(db, {"worker": {**QUICK, "max_retries": 1, "heartbeat_interval": "100ms"}, "consumers": [
+        {"name": "a", "exec": program(LATIN)}]})
+    wait_until(lambda: len(process.matching(msg="a failure could not be written down")) > 1, 20, process.log)
+    db.execute("DROP TRIGGER no ON millrace.consumer_controls")
+    wait_until(lambda: db.value("SELECT paused FROM millrace.consumer_controls"), 20, process.log)
+    assert len(process.matching(msg="consumer paused")) == 1
+    process.stop()
