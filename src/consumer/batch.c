@@ -271,12 +271,13 @@ static void run_whole(mr_batch *batch, mr_session *session, const mr_run *run,
 }
 
 /* First the handler's slow part without a transaction, then what it asked for in one. Answers tell
- * exactly which event failed, so those before it are kept. */
+ * which events went well, so those are kept. */
 static void run_talk(mr_batch *batch, mr_session *session, const mr_run *run)
 {
     size_t good = 0;
+    bool sure = false;
     mr_answers *answers = NULL;
-    mr_error *own = batch->handler->talk(batch->handler, run, &good, &answers);
+    mr_error *own = batch->handler->talk(batch->handler, run, &good, &sure, &answers);
     bool late = own != NULL && mr_error_code(own) == MR_E_TIMEOUT && good > 0;
     mr_run rest = *run;
     rest.deadline = mr__clock_now(batch->clock) + batch->timeout;
@@ -286,7 +287,7 @@ static void run_talk(mr_batch *batch, mr_session *session, const mr_run *run)
     /* The answers' error stands when what came before it is safe. Time that ran out after some
      * events were answered proves nothing: the rest may only have begun too late. */
     if (own != NULL && batch->error == NULL)
-        note(batch, own, true, good, !late);
+        note(batch, own, true, good, sure && !late);
     else
         mr_error_free(own);
 }

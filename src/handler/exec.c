@@ -13,9 +13,10 @@ typedef struct exec_handler {
 
 /* ---- In a transaction, or right before one ------------------------------------------------- */
 
-static mr_error *talk(mr_handler *handler, const mr_run *run, size_t *good, mr_answers **answers)
+static mr_error *talk(mr_handler *handler, const mr_run *run, size_t *good, bool *sure,
+                      mr_answers **answers)
 {
-    return mr__exec_talk(((exec_handler *)handler)->pool, run, NULL, good, answers);
+    return mr__exec_talk(((exec_handler *)handler)->pool, run, NULL, good, sure, answers);
 }
 
 static mr_error *apply_one(mr_tx *tx, const mr_exec_answer *answer)
@@ -44,7 +45,7 @@ static mr_error *talk_and_apply(exec_handler *h, mr_tx *tx, const mr_run *run)
 {
     size_t good = 0;
     mr_answers *answers = NULL;
-    mr_error *error = mr__exec_talk(h->pool, run, tx, &good, &answers);
+    mr_error *error = mr__exec_talk(h->pool, run, tx, &good, NULL, &answers);
     if (error == NULL)
         error = apply(&h->base, tx, run, answers, good);
     else if (good < run->count)
@@ -73,7 +74,7 @@ static mr_error *run_exec(mr_handler *handler, mr_tx *tx, const mr_run *run)
 
 static mr_error *deliver(mr_handler *handler, const mr_run *run, size_t *good)
 {
-    return mr__exec_talk(((exec_handler *)handler)->pool, run, NULL, good, NULL);
+    return mr__exec_talk(((exec_handler *)handler)->pool, run, NULL, good, NULL, NULL);
 }
 
 /* ---- Life ---------------------------------------------------------------------------------- */

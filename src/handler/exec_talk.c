@@ -281,6 +281,13 @@ static mr_error *converse(conversation *c)
     return NULL;
 }
 
+/* The child refused that event itself, or had no other that could have felled it: it may read ahead
+ * and answer late. */
+static bool names_one(const conversation *c)
+{
+    return c->refusal != NULL || c->made - c->answered <= 1;
+}
+
 /* The child's part is over: what it said of an event comes before what then went wrong with it. */
 static mr_error *part(conversation *c, mr_error *broken)
 {
@@ -318,10 +325,12 @@ void mr__answers_free(mr_answers *answers)
     free(answers);
 }
 
-mr_error *mr__exec_talk(mr_pool *pool, const mr_run *run, mr_tx *tx, size_t *good,
+mr_error *mr__exec_talk(mr_pool *pool, const mr_run *run, mr_tx *tx, size_t *good, bool *sure,
                         mr_answers **answers)
 {
     *good = 0;
+    if (sure != NULL)
+        *sure = false;
     if (run->count == 0)
         return NULL;
     conversation c = {.pool = pool,
@@ -344,6 +353,8 @@ mr_error *mr__exec_talk(mr_pool *pool, const mr_run *run, mr_tx *tx, size_t *goo
     int64_t most_wait = run->deadline > 0 ? (run->deadline - c.began) / 2 : INT32_MAX;
     MR_TRY(mr__pool_take(pool, most_wait, should_stop, &c, &c.child));
     mr_error *error = part(&c, converse(&c));
+    if (sure != NULL)
+        *sure = names_one(&c);
     mr__buf_free(&c.out);
     *good = c.good;
     return error;

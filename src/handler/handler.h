@@ -39,9 +39,10 @@ struct mr_handler {
     mr_error *(*run)(mr_handler *handler, mr_tx *tx, const mr_run *run);
     /* Does the slow part before the transaction begins, so that none is open meanwhile: `run` is
      * then replaced by talk, begin, apply, commit. The first `*good` events are answered well (set
-     * on failure too); the error is the next one's. `*answers` may be set with an error. Every
-     * event has its payload. */
-    mr_error *(*talk)(mr_handler *handler, const mr_run *run, size_t *good, mr_answers **answers);
+     * on failure too); the error is the next one's, which is certain with `*sure` only. `*answers`
+     * may be set with an error. Every event has its payload. */
+    mr_error *(*talk)(mr_handler *handler, const mr_run *run, size_t *good, bool *sure,
+                      mr_answers **answers);
     /* Queues what the first `good` answers ask for, tagged by event. */
     mr_error *(*apply)(mr_handler *handler, mr_tx *tx, const mr_run *run, const mr_answers *answers,
                        size_t good);

@@ -123,3 +123,35 @@ def test_a_pause_that_cannot_be_written_is_written_later(db, worker, program):
     wait_until(lambda: db.value("SELECT paused FROM millrace.consumer_controls"), 20, process.log)
     assert len(process.matching(msg="consumer paused")) == 1
     process.stop()
+
+
+# ---- Whose fault ----------------------------------------------------------------------------------------------------
+
+AHEAD = """
+    left = b""
+    while True:
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
+            break
+        *lines, left = (left + chunk).split(b"\\n")
+        events = [json.loads(line) for line in lines]
+        for e in events:
+            if e["position"] == 4:
+                %s
+        out(*[good(e) for e in events])
+"""
+
+
+@pytest.mark.parametrize("trouble", ["os._exit(3)", "time.sleep(600)", "out('nonsense')"])
+@pytest.mark.parametrize("retries", [0, 1])
+def test_only_the_event_that_fells_a_child_that_reads_ahead_is_given_up(db, worker, program, trouble, retries):
+    db.create_effects()
+    insert_events(db, 1)
+    process = worker(db, {"worker": {**QUICK, "max_retries": retries, "batch_timeout": "1s"}, "consumers": [
+        {"name": "a", "on_failure": "dead_letter", "exec": program(AHEAD % trouble)}]})
+    wait_until(lambda: db.checkpoint("a") == 1, 20, process.log)  # it has worked once
+    insert_events(db, 8)
+    wait_until(lambda: db.checkpoint("a") == 9, 20, process.log)
+    assert letters(db) == [4]
+    assert db.handled("a") == [1, 2, 3, 5, 6, 7, 8, 9]
+    process.stop()

@@ -142,7 +142,7 @@ static void talks(fixture *f, size_t count)
     mr_run run = run_of(count, LONG);
     size_t good = 0;
     mr_answers *answers = NULL;
-    mr_error *error = f->handler->talk(f->handler, &run, &good, &answers);
+    mr_error *error = f->handler->talk(f->handler, &run, &good, NULL, &answers);
     if (error != NULL)
         fail_msg("%s", mr_error_message(error));
     assert_int_equal(good, count);
@@ -154,7 +154,7 @@ static void fails_run(fixture *f, const mr_run *run, size_t wanted_good, mr_code
 {
     size_t good = 12345;
     mr_answers *answers = NULL;
-    mr_error *error = f->handler->talk(f->handler, run, &good, &answers);
+    mr_error *error = f->handler->talk(f->handler, run, &good, NULL, &answers);
     assert_non_null(error);
     for (size_t i = 0; words[i] != NULL; i++)
         if (strstr(mr_error_message(error), words[i]) == NULL)
@@ -222,7 +222,7 @@ static void answers_carry_sql(void **state)
     mr_run run = run_of(3, LONG);
     size_t good = 0;
     mr_answers *answers = NULL;
-    assert_null(f->handler->talk(f->handler, &run, &good, &answers));
+    assert_null(f->handler->talk(f->handler, &run, &good, NULL, &answers));
     assert_int_equal(good, 3);
     assert_int_equal(answers->count, 3);
     assert_string_equal(answers->items[2].sql[0].params[0], "3");
@@ -384,6 +384,40 @@ static void hangs(void **state)
     talks(f, 10);
 }
 
+/* Whether the talk names the one that is to blame: it fails at event 3 of `count`. */
+static bool sure_of(fixture *f, size_t count, int attempt)
+{
+    mr_run run = run_of(count, LONG);
+    run.attempt = attempt;
+    size_t good = 0;
+    bool sure = false;
+    mr_answers *answers = NULL;
+    mr_error *error = f->handler->talk(f->handler, &run, &good, &sure, &answers);
+    assert_non_null(error);
+    mr_error_free(error);
+    f->handler->forget(answers);
+    assert_int_equal(good, 2);
+    return sure;
+}
+
+static void who_fell_it(void **state)
+{
+    fixture *f = *state;
+    python(f, "    if p == 3: os._exit(3)\n"
+              "    say(ok=True)\n");
+    talks(f, 1); /* python is up */
+    assert_false(sure_of(f, 10, 1));
+    assert_true(sure_of(f, 10, 2)); /* one at a time */
+    assert_true(sure_of(f, 3, 1));  /* the last one: no other was under way */
+}
+
+static void who_was_refused(void **state)
+{
+    fixture *f = *state;
+    python(f, "    say(error='no') if p == 3 else say(ok=True)\n");
+    assert_true(sure_of(f, 10, 1));
+}
+
 /* It reads nothing and ignores every polite word. */
 static void deaf_and_stubborn(void **state)
 {
@@ -440,7 +474,7 @@ static void out_of_order(void **state)
     mr_run run = run_of(1, LONG);
     size_t good = 0;
     mr_answers *answers = NULL;
-    mr_error *error = f->handler->talk(f->handler, &run, &good, &answers);
+    mr_error *error = f->handler->talk(f->handler, &run, &good, NULL, &answers);
     f->handler->forget(answers);
     mr_error_free(error); /* good or not: it depends on who is first */
     /* One answer too many is found before the next batch. */
@@ -454,7 +488,7 @@ static void out_of_order(void **state)
          mr__clock_now(&mr__clock_system) < until; usleep(1000))
         if (logged(f, "said it"))
             break;
-    error = f->handler->talk(f->handler, &again, &good, &answers);
+    error = f->handler->talk(f->handler, &again, &good, NULL, &answers);
     assert_non_null(error);
     assert_non_null(strstr(mr_error_message(error), "out of order"));
     assert_int_equal(good, 0);
@@ -537,7 +571,7 @@ static void *run_slot(void *user)
         mr_run run = run_of(50, LONG);
         size_t good = 0;
         mr_answers *answers = NULL;
-        mr_error *error = s->f->handler->talk(s->f->handler, &run, &good, &answers);
+        mr_error *error = s->f->handler->talk(s->f->handler, &run, &good, NULL, &answers);
         s->failed += error != NULL;
         mr_error_free(error);
         s->f->handler->forget(answers);
@@ -583,6 +617,8 @@ int main(void)
         WITH_FIXTURE(broken_starts),
         WITH_FIXTURE(crashes),
         WITH_FIXTURE(hangs),
+        WITH_FIXTURE(who_fell_it),
+        WITH_FIXTURE(who_was_refused),
         WITH_FIXTURE(deaf_and_stubborn),
         WITH_FIXTURE(cancelled),
         WITH_FIXTURE(garbage),
