@@ -60,13 +60,17 @@ static mr_exec_due asked(conversation *c)
     return (mr_exec_due){.pool = c->pool, .child = c->child, .what = c->what};
 }
 
+/* Until one has ever answered, starting it is what does not work, whatever the event. So it is
+ * later when this one has not read a byte: a release that broke the program, say. */
+static bool begun(const conversation *c)
+{
+    return mr__pool_praised(c->pool) && c->given > mr__child_unread(c->child);
+}
+
 static mr_error *died(conversation *c)
 {
     mr_exec_due event = asked(c);
-    /* Until one has ever answered, starting it is what does not work, whatever the event. So it is
-     * later when this one has not read a byte: a release that broke the program, say. */
-    bool begun = mr__pool_praised(c->pool) && c->given > mr__child_unread(c->child);
-    return mr__exec_died(&event, begun ? MR_E_HANDLER : MR_E_IO);
+    return mr__exec_died(&event, begun(c) ? MR_E_HANDLER : MR_E_IO);
 }
 
 static mr_error *too_late(conversation *c)
@@ -76,7 +80,7 @@ static mr_error *too_late(conversation *c)
     char text[32];
     mr__text_duration_format(limit > 0 ? limit : 0, text);
     mr_exec_due event = asked(c);
-    return mr__exec_complain(&event, MR_E_TIMEOUT,
+    return mr__exec_complain(&event, begun(c) ? MR_E_TIMEOUT : MR_E_IO,
                              "did not answer %s within batch_timeout (%s) and was killed",
                              event.what, text);
 }

@@ -155,3 +155,14 @@ def test_only_the_event_that_fells_a_child_that_reads_ahead_is_given_up(db, work
     assert letters(db) == [4]
     assert db.handled("a") == [1, 2, 3, 5, 6, 7, 8, 9]
     process.stop()
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_program_that_hangs_at_its_start_costs_no_event(db, worker, detached):
+    insert_events(db, 3)
+    process = worker(db, {"worker": {**QUICK, "max_retries": 1}, "consumers": [
+        {"name": "a", "detached": detached, "exec": ["sleep", "600"], "batch_timeout": "300ms", "on_failure": "dead_letter"}]})
+    process.wait_log("consumer paused", timeout=20, consumer="a")
+    assert process.matching(lambda e: "did not answer the event at position 1 within batch_timeout" in e.get("error", ""))
+    assert letters(db) == [] and db.checkpoint("a") == 0
+    process.stop()

@@ -429,7 +429,7 @@ static void deaf_and_stubborn(void **state)
     shell(f, "trap '' TERM INT HUP; while :; do sleep 1; done");
     mr_run run = run_of(EVENTS, SECOND / 4);
     const char *const words[] = {"position 1 ", NULL};
-    fails_run(f, &run, 0, MR_E_TIMEOUT, true, words);
+    fails_run(f, &run, 0, MR_E_IO, true, words);
 }
 
 static void *cancel_soon(void *flag)
