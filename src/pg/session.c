@@ -62,6 +62,11 @@ void mr__session_close(mr_session *s)
 
 bool mr__session_usable(const mr_session *s)
 {
+    return !s->spent && mr__session_sound(s);
+}
+
+bool mr__session_sound(const mr_session *s)
+{
     return !s->broken && (s->script != NULL || PQstatus(s->conn) == CONNECTION_OK);
 }
 

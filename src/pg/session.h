@@ -47,6 +47,8 @@ mr_error *mr__session_script(const mr_session_params *params, const mr_script *s
 void mr__session_close(mr_session *session);
 /* False once the connection is of no further use: close it and open another. */
 bool mr__session_usable(const mr_session *session);
+/* False when the server may not know that it is over. */
+bool mr__session_sound(const mr_session *session);
 PGconn *mr__session_conn(mr_session *session); /* NULL without a server */
 /* How often this session waited for the server since it was opened. */
 int64_t mr__session_round_trips(const mr_session *session);

@@ -308,9 +308,8 @@ static size_t block_comment(const char *p)
     return i;
 }
 
-const char *mr__tx_control_word(const char *sql)
+static const char *skip_blank(const char *sql)
 {
-    static const char *const words[] = {"begin", "start", "commit", "end", "rollback", "abort"};
     for (;;) {
         while (isspace((unsigned char)*sql) || *sql == ';')
             sql++;
@@ -319,20 +318,48 @@ const char *mr__tx_control_word(const char *sql)
         else if (strncmp(sql, "/*", 2) == 0)
             sql += block_comment(sql);
         else
-            break;
+            return sql;
     }
+}
+
+/* The one of `count` words that stands here, NULL when another does. */
+static const char *word_of(const char *sql, const char *const *words, size_t count)
+{
     size_t length = 0;
     while (isalpha((unsigned char)sql[length]))
         length++;
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+    for (size_t i = 0; i < count; i++)
         if (strlen(words[i]) == length && strncasecmp(sql, words[i], length) == 0)
             return words[i];
-    if (length == 7 && strncasecmp(sql, "prepare", 7) == 0) {
-        const char *rest = sql + 7 + strspn(sql + 7, " \t\r\n");
-        if (strncasecmp(rest, "transaction", 11) == 0)
-            return "prepare transaction";
-    }
     return NULL;
+}
+
+const char *mr__tx_control_word(const char *sql)
+{
+    static const char *const words[] = {"begin",    "start", "commit", "end",
+                                        "rollback", "abort", "prepare"};
+    sql = skip_blank(sql);
+    const char *word = word_of(sql, words, sizeof(words) / sizeof(words[0]));
+    if (word == NULL || strcmp(word, "prepare") != 0)
+        return word;
+    static const char *const both[] = {"transaction"};
+    return word_of(skip_blank(sql + strlen(word)), both, 1) == NULL ? NULL : "prepare transaction";
+}
+
+/* Whether a statement changes what outlives its transaction and belongs to the session: whoever
+ * uses that next would run with another's search_path, say. */
+static bool leaves_traces(const char *sql)
+{
+    static const char *const words[] = {"set",     "reset",      "listen", "unlisten", "discard",
+                                        "prepare", "deallocate", "load",   "declare"};
+    static const char *const local[] = {"local", "constraints", "transaction"};
+    sql = skip_blank(sql);
+    const char *word = word_of(sql, words, sizeof(words) / sizeof(words[0]));
+    if (word == NULL)
+        return false;
+    if (strcmp(word, "set") == 0)
+        return word_of(skip_blank(sql + strlen(word)), local, 3) == NULL;
+    return strcmp(word, "declare") != 0 || strcasestr(sql, "hold") != NULL;
 }
 
 static mr_error *refuse_control(mr_tx *tx, const char *sql)
@@ -350,6 +377,7 @@ mr_error *mr_tx_exec_params(mr_tx *tx, const char *sql, int count, const Oid *ty
                             const char *const *values, const int *lengths, const int *formats)
 {
     MR_TRY(refuse_control(tx, sql));
+    tx->traces = tx->traces || leaves_traces(sql);
     return queue(tx, sql, count, types, values, lengths, formats, 0,
                  (mr_entry){.tag = tx->tag, .kind = MR_ENTRY_EXEC});
 }
@@ -384,6 +412,7 @@ mr_error *mr__tx_query_params(mr_tx *tx, const char *sql, int count, const Oid *
                               int result_format, PGresult **rows)
 {
     MR_TRY(refuse_control(tx, sql));
+    tx->traces = tx->traces || leaves_traces(sql);
     PGresult *result = NULL;
     mr_error *error = queue(tx, sql, count, types, values, lengths, formats, result_format,
                             (mr_entry){.tag = tx->tag, .kind = MR_ENTRY_QUERY, .rows = &result});
@@ -452,6 +481,7 @@ static mr_error *finish(mr_tx *tx, int *failed_tag)
     error = tx->failure;
     tx->failure = NULL;
     tx->count = 0;
+    tx->session->spent = tx->session->spent || tx->traces;
     if (error == NULL || mr_error_code(error) == MR_E_CONNECT || (!tx->timed_out && !tx->stopped))
         return error;
     mr_error_free(error);

@@ -94,7 +94,7 @@ void mr__seat_leave(mr_seat *s)
 {
     if (s->session == NULL)
         return;
-    if (!mr__session_usable(s->session))
+    if (!mr__session_sound(s->session))
         s->ghost = s->backend;
     mr__session_close(s->session);
     s->session = NULL;

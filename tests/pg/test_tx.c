@@ -552,6 +552,43 @@ static void a_deadline_during_the_commit(void **state)
     mr__session_close(session);
 }
 
+static bool usable_after(const scratch *s, const char *sql)
+{
+    mr_session *session = plain_session(s);
+    mr_tx *tx = begin(session);
+    assert_ok(mr_tx_exec(tx, sql, 0, NULL));
+    assert_true(mr__session_usable(session)); /* for the rest of this transaction */
+    assert_ok(mr__tx_commit(tx, NULL));
+    bool usable = mr__session_usable(session);
+    assert_true(mr__session_sound(session));
+    mr__session_close(session);
+    return usable;
+}
+
+/* What a handler changes of its session, nobody else is to meet. */
+static void traces(void **state)
+{
+    scratch *s = *state;
+    static const char *const left[] = {"SET search_path = nowhere",
+                                       "/* x */ set SESSION work_mem = '1MB'",
+                                       "SET ROLE NONE",
+                                       "RESET ALL",
+                                       "LISTEN something",
+                                       "PREPARE p AS SELECT 1",
+                                       "DECLARE c CURSOR WITH HOLD FOR SELECT 1",
+                                       "DISCARD PLANS"};
+    static const char *const none[] = {
+        "SET LOCAL search_path = nowhere", "SET /* x */ local work_mem = '1MB'",
+        "SET CONSTRAINTS ALL DEFERRED",    "SET TRANSACTION READ ONLY",
+        "DECLARE c CURSOR FOR SELECT 1",   "SELECT 'SET'"};
+    for (size_t i = 0; i < sizeof(left) / sizeof(left[0]); i++)
+        if (usable_after(s, left[i]))
+            fail_msg("the next one would feel: %s", left[i]);
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
+        if (!usable_after(s, none[i]))
+            fail_msg("leaves nothing: %s", none[i]);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
 
 int main(void)
@@ -568,6 +605,7 @@ int main(void)
         TEST(a_deadline_at_every_moment),
         TEST(a_killed_backend),
         TEST(control_words),
+        TEST(traces),
         TEST(more_statements_than_the_cache_holds),
         TEST(statements_that_could_not_be_prepared),
         TEST(statements_that_vanish),
