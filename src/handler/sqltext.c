@@ -3,6 +3,7 @@
 #include "handler/sqltext.h"
 
 #include "base/text.h"
+#include "pg/session.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -112,6 +113,52 @@ static mr_error *refuse_numbers(const char *text)
                              "$%d is no parameter of a handler; name the column that is meant",
                              p[1] - '0');
         p += skip > 0 ? skip : 1;
+    }
+    return NULL;
+}
+
+/* ---- Scripts ------------------------------------------------------------------------------- */
+
+static bool word_is(const char *p, size_t length, const char *word)
+{
+    return strlen(word) == length && strncasecmp(p, word, length) == 0;
+}
+
+/* What stands at `p` leads deeper into the body of a function in plain SQL, `BEGIN ATOMIC … END`,
+ * whose statements end by semicolons too, or out of it. */
+static int body_step(const char *p, size_t length, bool begun, int inside)
+{
+    if ((begun && word_is(p, length, "atomic")) || (inside > 0 && word_is(p, length, "case")))
+        return 1;
+    return inside > 0 && word_is(p, length, "end") ? -1 : 0;
+}
+
+/* The end of the statement at `p`: behind its semicolon, or the end of the text. */
+static const char *statement_end(const char *p)
+{
+    int inside = 0, parens = 0;
+    bool begun = false; /* the last word was BEGIN */
+    while (*p != '\0') {
+        size_t skip = opaque(p);
+        if (skip > 0) {
+            inside += body_step(p, skip, begun, inside);
+            begun = word_is(p, skip, "begin") || (begun && !word_start(*p));
+            p += skip;
+            continue;
+        }
+        parens += *p == '(' ? 1 : *p == ')' ? -1 : 0;
+        if (*p++ == ';' && inside == 0 && parens <= 0)
+            break;
+    }
+    return p;
+}
+
+const char *mr__sqltext_control(const char *script)
+{
+    for (const char *p = script; *p != '\0'; p = statement_end(p)) {
+        const char *word = mr__tx_control_word(p);
+        if (word != NULL)
+            return word;
     }
     return NULL;
 }

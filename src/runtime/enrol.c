@@ -1,5 +1,6 @@
 /* Consumers that are new to the database: their set-up step, their checkpoints, and what forbids a
  * start: checkpoints of another number of partitions. */
+#include "handler/sqltext.h"
 #include "log/start.h"
 #include "runtime/worker.h"
 
@@ -43,17 +44,25 @@ static mr_error *setup_done(mr_worker *w, PGconn *conn, const char *name, bool *
     return NULL;
 }
 
+static mr_error *not_its_affair(void)
+{
+    return mr__error(MR_E_CONFIG,
+                     "setup: it must not end its transaction; leave BEGIN, COMMIT and ROLLBACK "
+                     "to the worker");
+}
+
 static mr_error *run_setup(mr_worker *w, PGconn *conn, const mr_place *place)
 {
     const char *script = mr__bag_text(&place->spec->bag, MR_OPT_C_SETUP);
+    /* Looked at before it runs: what it has committed nobody takes back. */
+    if (mr__sqltext_control(script) != NULL)
+        return not_its_affair();
     if (script[0] != '\0')
         MR_TRY(mr__error_prefix(mr__pg_script(conn, script), "setup"));
     if (place->spec->on_setup != NULL)
         MR_TRY(mr__error_prefix(place->spec->on_setup(conn, place->spec->on_setup_user), "setup"));
     if (PQtransactionStatus(conn) != PQTRANS_INTRANS)
-        return mr__error(MR_E_CONFIG,
-                         "setup: it must not end its transaction; leave BEGIN, COMMIT and ROLLBACK "
-                         "to the worker");
+        return not_its_affair();
     MR_AUTO_BUF sql = {0};
     mr__buf_puts(&sql, "INSERT INTO ");
     mr__qname_quote(&sql, &w->names.table[MR_TABLE_CONTROLS]);

@@ -269,10 +269,10 @@ def test_setup_runs_once_however_many_start(db, worker):
 def test_setup_that_fails_leaves_nothing(db, worker):
     for script, message in (("CREATE TABLE x (a int); SELECT 1 / 0", "setup: division by zero"),
                             ("CREATE TABLE x (a int); COMMIT", "must not end its transaction")):
-        process = worker(db, {"consumers": [{"name": "a", "sql": "SELECT :data", "setup": script}]}, "--once")
-        assert process.wait_exit() != 0
-        assert message in process.log()
-        if "COMMIT" not in script:
+        for argument in ("--check", "--once"):
+            process = worker(db, {"consumers": [{"name": "a", "sql": "SELECT :data", "setup": script}]}, argument)
+            assert process.wait_exit() != 0
+            assert message in process.log()
             assert db.value("SELECT to_regclass('x')") is None
     # --check tries it and takes it back.
     process = worker(db, {"consumers": [recorder("a", setup="CREATE TABLE effects (consumer text, pos bigint)")]},

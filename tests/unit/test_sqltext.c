@@ -208,12 +208,46 @@ static void batches(void **state)
     relation("", "WITH batch AS NOT MATERIALIZED (D) ");
 }
 
+static void control_in_scripts(void **state)
+{
+    (void)state;
+    static const char *const refused[] = {
+        "COMMIT",
+        "CREATE TABLE x (a int); COMMIT",
+        "SELECT ';'; -- ;\n rollback; SELECT 1",
+        "SELECT 1;; /* ; */ Begin",
+        "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; END; "
+        "COMMIT",
+        "SELECT atomic FROM t; COMMIT",
+        "SELECT $x$;$x$; PREPARE TRANSACTION 'x'",
+    };
+    static const char *const fine[] = {
+        "",
+        " ; ",
+        "CREATE TABLE begin (commit int); SELECT 'a; COMMIT'",
+        "CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN PERFORM 1; END; $$",
+        "CREATE FUNCTION f() RETURNS int BEGIN /* x */ ATOMIC SELECT 1; END; SELECT 2",
+        "CREATE RULE r AS ON INSERT TO t DO (SELECT 1; END; SELECT 2)",
+        "DO $$ BEGIN NULL; END $$; /* COMMIT; */ SELECT E'\\'; COMMIT'",
+    };
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+        if (mr__sqltext_control(refused[i]) == NULL)
+            fail_msg("not seen: %s", refused[i]);
+    for (size_t i = 0; i < sizeof(fine) / sizeof(fine[0]); i++)
+        if (mr__sqltext_control(fine[i]) != NULL)
+            fail_msg("%s: in %s", mr__sqltext_control(fine[i]), fine[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters),    cmocka_unit_test(left_alone),
-        cmocka_unit_test(unknown_names), cmocka_unit_test(any_mixture),
-        cmocka_unit_test(any_bytes),     cmocka_unit_test(batches),
+        cmocka_unit_test(control_in_scripts),
+        cmocka_unit_test(parameters),
+        cmocka_unit_test(left_alone),
+        cmocka_unit_test(unknown_names),
+        cmocka_unit_test(any_mixture),
+        cmocka_unit_test(any_bytes),
+        cmocka_unit_test(batches),
     };
     return cmocka_run_group_tests_name("sqltext", tests, NULL, NULL);
 }
