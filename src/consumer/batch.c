@@ -438,7 +438,18 @@ static mr_error *deliver_isolated(mr_batch *batch, const mr_run *run, size_t *go
     return NULL;
 }
 
-void mr__batch_deliver(mr_batch *batch, mr_session_fn open, void *user)
+/* A detached handler may take its time, and a connection that only waits is one too many. */
+static mr_error *fetch_apart(const mr_run *run, const mr_sessions *sessions, mr_whole *whole)
+{
+    mr_session *session = NULL;
+    MR_TRY(sessions->open(sessions->user, &session));
+    mr_error *error = fetch(run, session, whole);
+    if (sessions->leave != NULL)
+        sessions->leave(sessions->user);
+    return error;
+}
+
+void mr__batch_deliver(mr_batch *batch, const mr_sessions *sessions)
 {
     outcome_init(batch);
     mr_whole whole = {0};
@@ -446,11 +457,8 @@ void mr__batch_deliver(mr_batch *batch, mr_session_fn open, void *user)
     mr_run run = run_of(batch, mr__clock_now(batch->clock) + batch->timeout);
     run.save_by = batch->save_by;
     run.recalled = batch->recalled;
-    mr_session *session = NULL;
     if (mr__whole_needed(&run)) {
-        error = open(user, &session);
-        if (error == NULL)
-            error = fetch(&run, session, &whole);
+        error = fetch_apart(&run, sessions, &whole);
         run.events = whole.events;
     }
     if (error != NULL) {

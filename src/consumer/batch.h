@@ -95,9 +95,15 @@ mr_error *mr__batch_pass_on(mr_batch *from, mr_batch *to, int64_t reached) MR_MU
 
 /* Runs it on a session; the outcome is in the batch. */
 void mr__batch_run(mr_batch *batch, mr_session *session);
-/* Runs a detached one. `open` gives a session when a payload must be fetched first. */
-typedef mr_error *(*mr_session_fn)(void *user, mr_session **session);
-void mr__batch_deliver(mr_batch *batch, mr_session_fn open, void *user);
+/* Where sessions come from. */
+typedef struct mr_sessions {
+    mr_error *(*open)(void *user, mr_session **session); /* gives the same until it is left */
+    void (*leave)(void *user); /* none is needed while the handler runs; NULL = keep it */
+    void *user;
+} mr_sessions;
+
+/* Runs a detached one, with a session only while a payload is fetched first. */
+void mr__batch_deliver(mr_batch *batch, const mr_sessions *sessions);
 
 /* ---- batch_write.c: the statements around the handler's own ---- */
 mr_error *mr__batch_advance(const mr_batch *batch, mr_tx *tx, int64_t to) MR_MUST_CHECK;

@@ -213,10 +213,10 @@ static mr_error *in_transaction(mr_replay *r, mr_tx *tx, letter *l)
     return conclude(r, tx, l, why);
 }
 
-static mr_error *begin(const mr_replay *r, mr_session_fn open, void *user, mr_tx **tx)
+static mr_error *begin(const mr_replay *r, const mr_sessions *sessions, mr_tx **tx)
 {
     mr_session *session = NULL;
-    MR_TRY(open(user, &session));
+    MR_TRY(sessions->open(sessions->user, &session));
     return mr__tx_begin(session, mr__clock_now(r->fence->clock) + r->fence->timeout, tx);
 }
 
@@ -238,22 +238,22 @@ static mr_error *write_outcome(mr_replay *r, mr_tx *tx, const letter *l, const m
 }
 
 /* What came of a letter, in a transaction that has nothing else; `why` is taken. */
-static mr_error *write_down(mr_replay *r, mr_session_fn open, void *user, const letter *l,
+static mr_error *write_down(mr_replay *r, const mr_sessions *sessions, const letter *l,
                             mr_error *why)
 {
     mr_tx *tx = NULL;
-    mr_error *error = begin(r, open, user, &tx);
+    mr_error *error = begin(r, sessions, &tx);
     if (error == NULL)
         error = end(tx, write_outcome(r, tx, l, why));
     mr_error_free(why);
     return error;
 }
 
-static mr_error *one(mr_replay *r, mr_session_fn open, void *user, letter *l)
+static mr_error *one(mr_replay *r, const mr_sessions *sessions, letter *l)
 {
     mr_tx *tx = NULL;
     size_t replayed = r->replayed, failed = r->failed;
-    MR_TRY(begin(r, open, user, &tx));
+    MR_TRY(begin(r, sessions, &tx));
     mr_error *error = end(tx, in_transaction(r, tx, l));
     if (error == NULL)
         return NULL;
@@ -263,7 +263,7 @@ static mr_error *one(mr_replay *r, mr_session_fn open, void *user, letter *l)
     if (l->id[0] == '\0' || mr__fault_of(error, false, stopping) == MR_FAULT_NOBODY)
         return error;
     /* It failed only at the commit (a deferred constraint), which took along what was noted. */
-    return write_down(r, open, user, l, error);
+    return write_down(r, sessions, l, error);
 }
 
 /* ---- Detached ------------------------------------------------------------------------------ */
@@ -275,15 +275,17 @@ static mr_error *look(mr_replay *r, mr_tx *tx, letter *l)
 }
 
 /* The handler runs between two transactions: at least once. */
-static mr_error *one_detached(mr_replay *r, mr_session_fn open, void *user, letter *l)
+static mr_error *one_detached(mr_replay *r, const mr_sessions *sessions, letter *l)
 {
     mr_tx *tx = NULL;
-    MR_TRY(begin(r, open, user, &tx));
+    MR_TRY(begin(r, sessions, &tx));
     MR_TRY(end(tx, look(r, tx, l)));
     if (l->id[0] == '\0') {
         r->detached = false; /* what is left may not run: say so in a transaction as others do */
-        return one(r, open, user, l);
+        return one(r, sessions, l);
     }
+    if (sessions->leave != NULL)
+        sessions->leave(sessions->user);
     mr_error *why = NULL;
     mr_run run = run_of(r, l);
     size_t good = 0;
@@ -294,15 +296,15 @@ static mr_error *one_detached(mr_replay *r, mr_session_fn open, void *user, lett
                                  : mr__fault_of(why, true, atomic_load(r->fence->cancelled));
     if (fault == MR_FAULT_NOBODY || fault == MR_FAULT_HANDLER)
         return why;
-    return write_down(r, open, user, l, why);
+    return write_down(r, sessions, l, why);
 }
 
-void mr__replay_run(mr_replay *r, mr_session_fn open, void *user)
+void mr__replay_run(mr_replay *r, const mr_sessions *sessions)
 {
     bool more = true;
     while (more && r->error == NULL) {
         letter l = {.found = false};
-        r->error = r->detached ? one_detached(r, open, user, &l) : one(r, open, user, &l);
+        r->error = r->detached ? one_detached(r, sessions, &l) : one(r, sessions, &l);
         more = l.id[0] != '\0' && !atomic_load(r->fence->cancelled) &&
                !(r->fence->recalled != NULL && atomic_load(r->fence->recalled));
         PQclear(l.rows);

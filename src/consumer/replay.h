@@ -27,6 +27,6 @@ typedef struct mr_replay {
     mr_error *error; /* what ended it early: the fence, the connection */
 } mr_replay;
 
-void mr__replay_run(mr_replay *replay, mr_session_fn open, void *user);
+void mr__replay_run(mr_replay *replay, const mr_sessions *sessions);
 
 #endif

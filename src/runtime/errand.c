@@ -17,6 +17,16 @@ static mr_error *open_session(void *user, mr_session **session)
     return mr__seat_session(user, session);
 }
 
+static void leave_session(void *user)
+{
+    mr__seat_leave(user);
+}
+
+static mr_sessions sessions_of(mr_seat *seat)
+{
+    return (mr_sessions){.open = open_session, .leave = leave_session, .user = seat};
+}
+
 /* No connection: nobody's fault. */
 static void not_run(mr_batch *batch, mr_error *error)
 {
@@ -41,12 +51,14 @@ static void run_deliver(mr_task *task, mr_seat *seat)
     errand *e = (errand *)task;
     /* A detached handler may take its time, and a connection that only waits is one too many. */
     mr__seat_leave(seat);
-    mr__batch_deliver(e->batch, open_session, seat);
+    mr_sessions sessions = sessions_of(seat);
+    mr__batch_deliver(e->batch, &sessions);
 }
 
 static void run_replay(mr_task *task, mr_seat *seat)
 {
-    mr__replay_run(&((errand *)task)->replay, open_session, seat);
+    mr_sessions sessions = sessions_of(seat);
+    mr__replay_run(&((errand *)task)->replay, &sessions);
 }
 
 static void drop(mr_task *task)

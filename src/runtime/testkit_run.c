@@ -79,8 +79,9 @@ static mr_error *open_session(void *user, mr_session **session)
  */
 static mr_error *deliver(mr_test *test, mr_batch *batch, mr_session *session)
 {
+    mr_sessions sessions = {.open = open_session, .user = test};
     if (batch->count > 0)
-        mr__batch_deliver(batch, open_session, test);
+        mr__batch_deliver(batch, &sessions);
     else
         batch->reached = batch->target;
     mr_batch *save = make_batch(test);

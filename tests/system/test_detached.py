@@ -4,6 +4,7 @@ then."""
 import json
 import signal
 import textwrap
+import threading
 
 import pytest
 
@@ -17,6 +18,8 @@ SCRIPT = textwrap.dedent("""\
     out = open(sys.argv[1], "a", buffering=1)
     for line in sys.stdin:
         event = json.loads(line)
+        with open(sys.argv[1] + ".begun", "a") as begun:
+            begun.write(str(event["position"]) + "\\n")
         while os.path.exists(sys.argv[1] + ".hold"):
             time.sleep(0.01)
         while os.path.exists(sys.argv[1] + ".gate") and \\
@@ -51,6 +54,11 @@ def outside(tmp_path):
 
         def positions(self):
             return [int(line) for line in target.read_text().split()] if target.exists() else []
+
+        def begun(self):
+            """Those that the handler was given."""
+            path = tmp_path / "delivered.begun"
+            return [int(line) for line in path.read_text().split()] if path.exists() else []
     return Outside()
 
 
@@ -72,6 +80,35 @@ def test_nothing_is_held_while_the_handler_runs(db, worker, outside):
     outside.hold.unlink()
     wait_until(lambda: db.checkpoint("a") == 5, 20, process.log)
     assert outside.positions() == [1, 2, 3, 4, 5]
+    process.stop()
+
+
+def test_nothing_is_held_after_a_large_payload_or_in_a_replay(db, worker, outside):
+    """Both need a connection first, to read; the handler runs without it."""
+    mine = ("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'millrace %%' "
+            "AND datname = current_database()")
+    outside.bad.write_text("[2]", encoding="utf-8")
+    process = worker(db, {"worker": {**FLEET, "executors": 1}, "consumers": [
+        consumer(outside, on_failure="dead_letter", checkpoint_every=1)]})
+    process.wait_log("consumer taken")
+    outside.hold.touch()
+    insert_event(db, payload=json.dumps("x" * 200_000).encode())
+    wait_until(lambda: outside.begun() == [1], 20, process.log)
+    wait_until(lambda: db.value(mine) == 2, 5, lambda: f"{db.value(mine)} connections\n{process.log()}")
+    outside.hold.unlink()
+    wait_until(lambda: db.checkpoint("a") == 1, 20, process.log)
+    insert_event(db)
+    wait_until(lambda: db.value("SELECT count(*) FROM millrace.consumer_dead_letters") == 1, 20, process.log)
+    outside.bad.unlink()
+    outside.hold.touch()
+    replay = threading.Thread(target=millrace, args=("dead-letters", "replay", "--all", "--timeout", "60s"),
+                              kwargs={"database": db})
+    replay.start()
+    wait_until(lambda: outside.begun()[-2:] == [2, 2], 20, process.log)
+    wait_until(lambda: db.value(mine) == 2, 5, lambda: f"{db.value(mine)} connections\n{process.log()}")
+    outside.hold.unlink()
+    replay.join()
+    assert outside.positions() == [1, 2]
     process.stop()
 
 
