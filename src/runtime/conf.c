@@ -115,7 +115,7 @@ const char *mr_conf_consumer_name(const mr_conf *conf, size_t index)
 
 int64_t mr__conf_number(const mr_conf *conf, const mr_consumer *consumer, mr_opt own, mr_opt worker)
 {
-    bool inherits = strcmp(mr__bag_text(&consumer->bag, own), "worker's") == 0;
+    bool inherits = strcmp(mr__bag_text(&consumer->bag, own), MR_INHERITED) == 0;
     return inherits ? mr__bag_number(&conf->bag, worker) : mr__bag_number(&consumer->bag, own);
 }
 

@@ -164,14 +164,20 @@ mr_error *mr__bag_set(mr_bag *bag, mr_opt option, const char *value)
     return NULL;
 }
 
+/* Not a value that anybody writes: without one the worker's own counts, see mr__conf_number(). */
+static bool inherited(const mr_option *o)
+{
+    return strcmp(o->standard, MR_INHERITED) == 0;
+}
+
 mr_error *mr__bag_init(mr_bag *bag)
 {
     *bag = (mr_bag){0};
     for (int i = 0; i < MR_OPT_COUNT; i++) {
         /* An empty default of a NAME means "must be given", which is checked where it matters. */
         mr_error *error = NULL;
-        if (table[i].standard[0] == '\0') {
-            bag->text[i] = strdup("");
+        if (table[i].standard[0] == '\0' || inherited(&table[i])) {
+            bag->text[i] = strdup(table[i].standard);
             error = bag->text[i] == NULL ? mr__error_nomem() : NULL;
         } else {
             error = mr__bag_set(bag, (mr_opt)i, table[i].standard);

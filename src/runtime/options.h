@@ -16,6 +16,9 @@ typedef enum mr_type {
     MR_TYPE_MAP,    /* names to names; "a=b,c=d" or a YAML mapping */
 } mr_type;
 
+/* The default of a consumer's option that is the worker's unless it is given. Nobody writes it. */
+#define MR_INHERITED "worker's"
+
 /* X(symbol, section, name, type, default, reference default or "", choices/alias or "", lowest,
  * highest, meaning). For INT, DURATION and SIZE `choices` may name words that stand for -1, -2 … */
 #define MR_OPTIONS(X)                                                                              \
@@ -202,24 +205,24 @@ typedef enum mr_type {
       "detached: the checkpoint is saved after so many events")                                    \
     X(C_CHECKPOINT_AGE, "consumer", "checkpoint_max_age", DURATION, "1s", "", "", 1000, 0,         \
       "detached: and at the latest this long after an event was handled")                          \
-    X(C_BATCH_SIZE, "consumer", "batch_size", INT, "worker's", "", "worker's", 1, 100000,          \
+    X(C_BATCH_SIZE, "consumer", "batch_size", INT, "worker's", "", "", 1, 100000,                  \
       "this consumer's own batch_size")                                                            \
-    X(C_BATCH_PAUSE, "consumer", "batch_pause", DURATION, "worker's", "", "worker's", 0, 0,        \
+    X(C_BATCH_PAUSE, "consumer", "batch_pause", DURATION, "worker's", "", "", 0, 0,                \
       "this consumer's own batch_pause")                                                           \
-    X(C_BATCH_TIMEOUT, "consumer", "batch_timeout", DURATION, "worker's", "", "worker's", 1, 0,    \
+    X(C_BATCH_TIMEOUT, "consumer", "batch_timeout", DURATION, "worker's", "", "", 1, 0,            \
       "this consumer's own batch_timeout")                                                         \
-    X(C_MAX_RETRIES, "consumer", "max_retries", INT, "worker's", "", "worker's,unlimited", 0,      \
-      1000000, "this consumer's own max_retries")                                                  \
-    X(C_RETRY_BASE, "consumer", "retry_base_delay", DURATION, "worker's", "", "worker's", 1000, 0, \
+    X(C_MAX_RETRIES, "consumer", "max_retries", INT, "worker's", "", "unlimited", 0, 1000000,      \
+      "this consumer's own max_retries")                                                           \
+    X(C_RETRY_BASE, "consumer", "retry_base_delay", DURATION, "worker's", "", "", 1000, 0,         \
       "this consumer's own retry_base_delay")                                                      \
-    X(C_RETRY_MOST, "consumer", "retry_max_delay", DURATION, "worker's", "", "worker's", 1000, 0,  \
+    X(C_RETRY_MOST, "consumer", "retry_max_delay", DURATION, "worker's", "", "", 1000, 0,          \
       "this consumer's own retry_max_delay")                                                       \
-    X(C_MAX_FAILURES, "consumer", "max_consecutive_failures", INT, "worker's", "", "worker's", 0,  \
-      1000000, "this consumer's own max_consecutive_failures")                                     \
-    X(C_ON_FAILURE, "consumer", "on_failure", CHOICE, "worker's", "",                              \
-      "pause,fatal,dead_letter,worker's", 0, 0, "this consumer's own on_failure")                  \
-    X(C_LETTER_ORDER, "consumer", "dead_letter_order", CHOICE, "worker's", "",                     \
-      "none,key,worker's", 0, 0, "this consumer's own dead_letter_order")                          \
+    X(C_MAX_FAILURES, "consumer", "max_consecutive_failures", INT, "worker's", "", "", 0, 1000000, \
+      "this consumer's own max_consecutive_failures")                                              \
+    X(C_ON_FAILURE, "consumer", "on_failure", CHOICE, "worker's", "", "pause,fatal,dead_letter",   \
+      0, 0, "this consumer's own on_failure")                                                      \
+    X(C_LETTER_ORDER, "consumer", "dead_letter_order", CHOICE, "worker's", "", "none,key", 0, 0,   \
+      "this consumer's own dead_letter_order")                                                     \
     X(Q_NAME, "queue", "name", NAME, "", "", "", 0, 0, "unique name of the queue")                 \
     X(Q_TABLE, "queue", "table", TEXT, "", "", "", 0, 0,                                           \
       "the table that is locked and updated, with an optional schema and alias; none = the "       \
