@@ -33,8 +33,8 @@ mr_error *mr__sqltext_batch(const char *text, const char *definition, char **out
 /* Length of a quoted text, a comment or a word at `p`, in which no parameter can be; 0 when an
  * ordinary character stands there. */
 size_t mr__sqltext_opaque(const char *p);
-/* The first keyword in a script that would begin or end a transaction, NULL when there is none. What
- * functions do inside is not looked at. */
+/* The first keyword in a script that would begin or end a transaction, NULL when there is none.
+ * What functions do inside is not looked at. */
 const char *mr__sqltext_control(const char *script);
 void mr__sqltext_free(mr_sql_text *text);
 

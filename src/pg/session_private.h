@@ -29,7 +29,7 @@ struct mr_tx {
     const atomic_int *watched; /* see mr__tx_watch(); NULL = nothing */
     int64_t cancel_sent_at;    /* 0 = not cancelled */
     bool timed_out, stopped;
-    bool traces; /* a statement changed the session beyond this transaction */
+    bool traces;       /* a statement changed the session beyond this transaction */
     mr_entry *entries; /* ring of `capacity`, `count` from `first` */
     size_t first, count, capacity;
     int tag, failed_tag;
@@ -44,7 +44,7 @@ struct mr_session {
     PGconn *conn;            /* NULL with a script */
     const mr_script *script; /* NULL with a server */
     bool broken;
-    bool spent; /* a transaction left something behind: nobody is to begin another here */
+    bool spent;        /* a transaction left something behind: nobody is to begin another here */
     mr_cancel *cancel; /* a cancel request that was sent for this transaction */
     mr_tx tx;          /* one at a time */
     mr_statement statements[MR_STATEMENTS];
