@@ -84,6 +84,6 @@ static void row_of(bench *b, const char *what, int jobs, int keys, bench_need ne
 void bench_held(bench *b)
 {
     row_of(b, "built-in jobs under a held snapshot", 100000, 0, BENCH_AT_LEAST);
-    row_of(b, "the same with 20,000 keys in order", 100000, 20000, BENCH_AT_LEAST);
+    row_of(b, "the same with 20,000 keys in order", 100000, 20000, BENCH_INFO);
     row_of(b, "the same with 20 keys in order", 10000, 20, BENCH_INFO);
 }

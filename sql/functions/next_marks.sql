@@ -9,7 +9,7 @@ DECLARE
     last integer := -1;
 BEGIN
     FOR got IN
-        SELECT g.level, max(g.turn) - 256 AS turn FROM unnest(levels, turns) AS g(level, turn) GROUP BY g.level ORDER BY 1
+        SELECT g.level, max(g.turn) - 64 AS turn FROM unnest(levels, turns) AS g(level, turn) GROUP BY g.level ORDER BY 1
     LOOP
         -- The last one may have been left in the middle.
         IF cut AND last >= 0 THEN

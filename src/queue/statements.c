@@ -82,8 +82,8 @@ static const char heartbeat_sql[] =
     " ORDER BY {t.id} FOR NO KEY UPDATE OF {t} SKIP LOCKED),"
     " mr_stamped AS (UPDATE {table} SET {=last_heartbeat_at} = {now.last_heartbeat_at}"
     " WHERE {t.id} = ANY (ARRAY(SELECT mr_id FROM mr_locked)))"
-    " SELECT mr_s.mr_n, mr_s.mr_cancel, mr_l.mr_n IS NOT NULL FROM mr_seen AS mr_s"
-    " LEFT JOIN mr_locked AS mr_l ON mr_l.mr_n = mr_s.mr_n WHERE " WORKER;
+    " SELECT mr_s.mr_n, mr_s.mr_cancel, mr_s.mr_n IN (SELECT mr_n FROM mr_locked) FROM mr_seen"
+    " AS mr_s WHERE " WORKER;
 
 /* Jobs whose worker is silent: queued again, or failed when that happened too often, or canceled
  * when that was asked for. */

@@ -345,13 +345,18 @@ bool mr__lanes_quiet(const mr_worker *w)
     return true;
 }
 
+bool mr__lane_resting(const mr_lane *lane)
+{
+    const mr_lane_keys *keys = &lane->keys;
+    return lane->claimed == 0 && !lane->claiming && !lane->asking && lane->handlers == 0 &&
+           keys->fresh_count + keys->owed_count + keys->asked_count == 0;
+}
+
 bool mr__lanes_drained(const mr_worker *w)
 {
     for (size_t i = 0; i < w->lane_count; i++) {
         const mr_lane *lane = w->lanes[i];
-        size_t keys = lane->keys.fresh_count + lane->keys.owed_count + lane->keys.asked_count;
-        if (lane->claimed > 0 || lane->claiming || lane->asking || lane->handlers > 0 || keys > 0 ||
-            !(lane->empty || mr__lane_over(lane)))
+        if (!mr__lane_resting(lane) || !(lane->empty || mr__lane_over(lane)))
             return false;
     }
     return true;

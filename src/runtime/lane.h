@@ -173,6 +173,9 @@ void mr__lanes_close(mr_worker *worker);
 /* Handlers finished jobs. */
 void mr__lanes_done(mr_worker *worker);
 
+/* It has no job in hand, asks for none, and no key is owed. */
+bool mr__lane_resting(const mr_lane *lane);
+
 /* ---- lane_progress.c ---- */
 void mr__lane_progress_start(mr_lane *lane);
 

@@ -11,7 +11,9 @@ enum {
     TROUBLE_FIRST = 100000,
     TROUBLE_MOST = 5000000,
     AHEAD_TIME = 50000, /* microseconds of work that may wait here, … */
-    AHEAD_MOST = 1000   /* … and jobs */
+    AHEAD_MOST = 1000,  /* … and jobs */
+    /* Jobs that are done and not written yet, before no more are claimed. */
+    WRITE_BACKLOG = 4 * MR_LANE_WRITE_MOST
 };
 
 static void send_claim(mr_lane *lane);
@@ -190,7 +192,7 @@ static void claim_taken(mr_lane *lane, size_t got)
     mr__count(lane->worker, MR_METRIC_JOBS_CLAIMED, (int64_t)got);
     lane->empty = got == 0 && lane->scan == MR_SCAN_ALL;
     bool once = mr__bag_number(&lane->worker->conf->bag, MR_OPT_ONCE) != 0;
-    if (once && !lane->empty) {
+    if (once && !lane->empty && (got > 0 || mr__lane_resting(lane))) {
         if (got == 0)
             mr__mark_stir(&lane->mark); /* the end is known only by a look at everything */
         mr__lane_look(lane);
@@ -295,6 +297,9 @@ static int64_t look_ahead(const mr_lane *lane)
 /* How many more it may hold. */
 static int64_t room(const mr_lane *lane)
 {
+    /* Handlers may be quicker than outcomes can be written: what is done must not pile up here. */
+    if (lane->claimed - lane->active >= WRITE_BACKLOG)
+        return 0;
     int64_t ahead = look_ahead(lane);
     int64_t most = lane->num_handlers + ahead;
     int64_t room = most - (int64_t)lane->active;

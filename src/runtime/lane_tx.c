@@ -273,7 +273,7 @@ static void done(mr_task *task)
         failed(lane, t);
     } else {
         succeeded(lane, t);
-        if (t->count == 0 && t->scan == MR_SCAN_MARK && once) {
+        if (t->count == 0 && t->scan == MR_SCAN_MARK && once && mr__lane_resting(lane)) {
             (void)pthread_mutex_lock(&lane->lock);
             mr__mark_stir(&lane->mark); /* the end is known only by a look at everything */
             (void)pthread_mutex_unlock(&lane->lock);

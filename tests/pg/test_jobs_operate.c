@@ -412,12 +412,12 @@ static void meddle(storm *s)
 
 static void check(storm *s)
 {
-    assert_string_equal(
-        value(s->conn, "SELECT coalesce(string_agg(partition_key, ','), '') FROM (SELECT "
-                       "partition_key FROM jobs"
-                       " WHERE ordered AND standing IN ('ready', 'waiting', 'held')"
-                       " GROUP BY 1 HAVING count(*) > 1) AS two"),
-        "");
+    assert_string_equal(value(s->conn,
+                              "SELECT coalesce(string_agg(partition_key, ','), '') FROM (SELECT "
+                              "partition_key FROM jobs"
+                              " WHERE ordered AND standing IN ('ready', 'waiting', 'held')"
+                              " GROUP BY 1 HAVING count(*) > 1) AS two"),
+                        "");
 }
 
 /* Every job there is runs to its end, without anybody's help but the sweep's. */

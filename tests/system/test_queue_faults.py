@@ -156,6 +156,25 @@ def test_a_finished_row_that_is_locked_holds_up_nobody(db, worker):
     process.stop()
 
 
+def test_what_is_done_does_not_pile_up(db, worker, tmp_path):
+    """Handlers that are quicker than the table takes outcomes: what is claimed and not written yet stays bounded."""
+    make_table(db)
+    add_jobs(db, 6000)
+    db.execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.0003); RETURN NEW; END $$;"
+               "CREATE TRIGGER slow BEFORE UPDATE ON work FOR EACH ROW WHEN (NEW.state = 'completed') EXECUTE FUNCTION slow()")
+    script = tmp_path / "ok.py"
+    script.write_text("import sys\nfor line in sys.stdin:\n    print('{\"ok\":true}', flush=True)\n", encoding="utf-8")
+    process = worker(db, {"queues": [{**queue(exec=["/usr/bin/python3", str(script)], look_ahead=500), "sql": ""}]})
+    running = []
+
+    def look():
+        running.append(db.value("SELECT count(*) FROM work WHERE state = 'processing'"))
+        return db.rows(STATES) == [("completed", 6000)]
+    wait_until(look, 60, process.log)
+    assert max(running) < 4000
+    process.stop()
+
+
 def test_once_does_not_wait_for_the_interval(db, worker):
     make_table(db)
     add_jobs(db, 7)

@@ -216,8 +216,8 @@ static void control_in_scripts(void **state)
         "CREATE TABLE x (a int); COMMIT",
         "SELECT ';'; -- ;\n rollback; SELECT 1",
         "SELECT 1;; /* ; */ Begin",
-        "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; END; "
-        "COMMIT",
+        ("CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; END; "
+         "COMMIT"),
         "SELECT atomic FROM t; COMMIT",
         "SELECT $x$;$x$; PREPARE TRANSACTION 'x'",
     };
