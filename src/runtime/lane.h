@@ -197,7 +197,10 @@ void mr__lane_forget(mr_lane *lane, mr_lane_job *job);
 void mr__lane_abandon(mr_lane *lane, mr_lane_job *job);
 /* A job of the claim, ready to be run; mr__job_clear(). Any thread. */
 void mr__lane_job_init(mr_lane *lane, mr_jobs *jobs, size_t index, mr_job *out);
-void mr__lane_count(mr_lane *lane, const mr_job *job); /* its outcome, which is written */
+/* Its program cannot be run, so often in a row: with `once` nobody would hear of it otherwise. */
+void mr__lane_despair(mr_lane *lane, int in_a_row, const mr_error *error);
+/* Its outcome, which is written; `became` "" = unknown. */
+void mr__lane_count(mr_lane *lane, const mr_job *job, const char *became);
 /* Its handler did not give up when max_runtime had passed: the outcome is written for it. */
 void mr__lane_disown(mr_lane *lane, mr_lane_job *job);
 void mr__lane_line_add(mr_lane_line *line, mr_lane_job *job);

@@ -224,9 +224,15 @@ void mr__lane_abandon(mr_lane *lane, mr_lane_job *job)
     mr__lane_forget(lane, job);
 }
 
-void mr__lane_count(mr_lane *lane, const mr_job *job)
+void mr__lane_count(mr_lane *lane, const mr_job *job, const char *became)
 {
     mr_worker *w = lane->worker;
+    if (strcmp(became, "canceled") == 0) {
+        mr__log(&w->logger, MR_INFO, "job canceled",
+                "queue=%s" MR_SEP "job=%s" MR_SEP "why=it was asked for while it ran", lane->name,
+                job->row.id);
+        return;
+    }
     switch (job->outcome.kind) {
     case MR_OUTCOME_COMPLETE:
         mr__count(w, MR_METRIC_JOBS_COMPLETED, 1);
@@ -234,10 +240,12 @@ void mr__lane_count(mr_lane *lane, const mr_job *job)
     case MR_OUTCOME_ERROR:
     case MR_OUTCOME_FAIL:
         mr__count(w, MR_METRIC_JOBS_FAILED, 1);
-        mr__log(&w->logger, MR_WARN, "job failed",
+        /* Where its handler's transaction wrote the outcome, the state is not told. */
+        mr__log(&w->logger, MR_WARN, strcmp(became, "errored") == 0 ? "job errored" : "job failed",
                 "queue=%s" MR_SEP "job=%s" MR_SEP "error=%s" MR_SEP "retry=%s", lane->name,
                 job->row.id, job->message == NULL ? "" : job->message,
-                job->outcome.kind == MR_OUTCOME_ERROR ? "true" : "false");
+                became[0] != '\0' ? (strcmp(became, "errored") == 0 ? "true" : "false")
+                                  : (job->outcome.kind == MR_OUTCOME_ERROR ? "maybe" : "false"));
         return;
     case MR_OUTCOME_CANCEL:
     case MR_OUTCOME_REQUEUE:
@@ -261,6 +269,15 @@ void mr__lane_late(mr_lane *lane, mr_lane_job *job)
             lane->name, job->job.row.id, job->job.row.fence);
 }
 
+void mr__lane_despair(mr_lane *lane, int in_a_row, const mr_error *error)
+{
+    mr_worker *w = lane->worker;
+    if (in_a_row >= MR_LANE_SICK && mr_error_code(error) == MR_E_IO &&
+        mr__bag_number(&w->conf->bag, MR_OPT_ONCE) != 0)
+        mr__worker_fail(w, mr__error_prefix(mr__error_copy(error),
+                                            "queue '%s': its jobs cannot run", lane->name));
+}
+
 /* The handler could not run, or the connection was lost: the next jobs would fare no better, so
  * the queue rests, longer each time. */
 static void given_back(mr_lane *lane, mr_lane_job *job)
@@ -278,6 +295,7 @@ static void given_back(mr_lane *lane, mr_lane_job *job)
     lane->last_error = mr__error_copy(job->job.trouble);
     if (lane->sick == MR_LANE_SICK)
         mr__control_tell(w);
+    mr__lane_despair(lane, lane->sick, job->job.trouble);
     mr__lane_look_in(lane, wait);
 }
 
@@ -307,7 +325,7 @@ static void collect_one(mr_lane *lane, mr_lane_job *job)
         lane->sick = 0;
     }
     if (job->job.written) {
-        mr__lane_count(lane, &job->job);
+        mr__lane_count(lane, &job->job, "");
         mr__lane_key_of(lane, &job->job, "");
         mr__lane_forget(lane, job);
     } else if (job->job.outcome.id == NULL) {

@@ -200,6 +200,7 @@ static void failed(mr_lane *lane, batch_task *t)
     lane->last_error = mr__error_copy(t->error);
     if (mr_error_code(t->error) == MR_E_FATAL)
         mr__worker_fail(w, mr__error_prefix(mr__error_copy(t->error), "queue '%s'", lane->name));
+    mr__lane_despair(lane, lane->troubles, t->error);
     if (t->refused && !t->checked) {
         lane->checked = true;
         mr__lane_look_in(lane, 0);
@@ -225,7 +226,7 @@ static void succeeded(mr_lane *lane, batch_task *t)
     lane->total += (int64_t)t->count;
     mr__count(lane->worker, MR_METRIC_JOBS_CLAIMED, (int64_t)t->count);
     for (size_t i = 0; i < t->count; i++) {
-        mr__lane_count(lane, &t->jobs[i]);
+        mr__lane_count(lane, &t->jobs[i], "");
         tell_stepped_back(lane, &t->jobs[i]);
         mr__lane_key_of(lane, &t->jobs[i], "");
         back = back || t->jobs[i].outcome.kind != MR_OUTCOME_COMPLETE;

@@ -44,7 +44,7 @@ static bool wrote_one(mr_lane *lane, mr_lane_job *job, const mr_outcome *outcome
     if (outcome->became[0] == '\0')
         mr__lane_late(lane, job);
     else
-        mr__lane_count(lane, &job->job);
+        mr__lane_count(lane, &job->job, outcome->became);
     mr__lane_key_of(lane, &job->job, outcome->became);
     mr__lane_forget(lane, job);
     return true;

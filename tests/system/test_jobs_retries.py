@@ -52,6 +52,9 @@ def test_the_wait_doubles_and_errors_are_kept(db, worker, mode):
         (n, f"attempt {n} failed") for n in (1, 2, 3, 4)]
     assert all(e["worker"].endswith(row["worker_hostname"][-36:]) and e["at"] for e in row["errors"])
     assert db.value("SELECT count(*) FROM effects") == 0
+    if mode == "lease":  # a batch's own transaction does not tell
+        wait_until(lambda: len(process.matching(msg="job failed", retry="false")) == 1, 20, process.log)
+        assert len(process.matching(msg="job errored", retry="true")) == 3
     process.stop()
 
 

@@ -74,6 +74,16 @@ def test_a_program_that_cannot_run_is_told_as_a_problem(db, worker):
     process.stop()
 
 
+@pytest.mark.parametrize("mode", ["lease", "transaction"])
+def test_once_ends_though_the_program_cannot_run(db, worker, mode):
+    db.execute("SELECT millrace.enqueue('work')")
+    process = worker(db, {"queues": [{"name": "work", "mode": mode, "exec": ["/bin/sh", "-c", "exit 3"]}]}, "--once")
+    assert exit_within(process, 60) == 1
+    failed, = process.matching(msg="worker failed")
+    assert "queue 'work': its jobs cannot run" in failed["error"]
+    assert db.rows("SELECT state, num_failures + num_resets FROM millrace.jobs") == [("queued", 0)]
+
+
 def test_a_worker_declared_dead_registers_anew_while_its_queue_is_busy(db, worker):
     make_table(db)
     db.execute("CREATE TABLE seen (n bigserial, consumer text, pos bigint)")
