@@ -185,6 +185,35 @@ static mr_error *check_handler(const mr_queue *queue, const char *name)
     return NULL;
 }
 
+/* Options that would change nothing here, since they are of the other kind of queue. */
+static mr_error *check_kind(const mr_queue *queue, const char *name)
+{
+    static const char leave[] = "leave table: out to use it";
+    static const struct {
+        mr_opt option;
+        bool builtin; /* whose it is */
+        const char *instead;
+    } kinds[] = {
+        {MR_OPT_Q_RETRY_AFTER, false, "the built-in one has retry_base_delay and retry_max_delay"},
+        {MR_OPT_Q_STALLED, false, "the built-in one has claim_lease"},
+        {MR_OPT_Q_RETRY_BASE, true, "one of your own has retry_after"},
+        {MR_OPT_Q_RETRY_MOST, true, "one of your own has retry_after"},
+        {MR_OPT_Q_LEASE, true, "one of your own has stalled_max_age"},
+        {MR_OPT_Q_BATCH_SIZE, true, leave},
+        {MR_OPT_Q_LETTER_ORDER, true, leave},
+        {MR_OPT_Q_ARCHIVE, true, leave},
+        {MR_OPT_Q_AFFINITY, true, leave}};
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+        if (kinds[i].builtin != mr__queue_builtin(queue) &&
+            mr__bag_given(&queue->bag, kinds[i].option))
+            return mr__error(MR_E_CONFIG, "queue '%s': %s is for %s; %s", name,
+                             mr_option_name(mr_option_at(kinds[i].option)),
+                             kinds[i].builtin ? "the built-in table of jobs"
+                                              : "a table of your own",
+                             kinds[i].instead);
+    return NULL;
+}
+
 /* Options that say where a table of the user's has what. */
 static mr_error *check_builtin(const mr_queue *queue, const char *name)
 {
@@ -229,6 +258,7 @@ static mr_error *check_builtin(const mr_queue *queue, const char *name)
 /* What does not go together. */
 static mr_error *check_together(const mr_queue *queue, const char *name)
 {
+    MR_TRY(check_kind(queue, name));
     if (mr__queue_builtin(queue))
         return check_builtin(queue, name);
     if (number_of(queue, MR_OPT_Q_MODE) == 1 || number_of(queue, MR_OPT_Q_MAX_RUNNING) >= 0)

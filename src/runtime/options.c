@@ -161,6 +161,7 @@ mr_error *mr__bag_set(mr_bag *bag, mr_opt option, const char *value)
     free(bag->text[option]);
     bag->text[option] = copy;
     bag->number[option] = number;
+    bag->given[option] = true;
     return NULL;
 }
 
@@ -181,6 +182,7 @@ mr_error *mr__bag_init(mr_bag *bag)
             error = bag->text[i] == NULL ? mr__error_nomem() : NULL;
         } else {
             error = mr__bag_set(bag, (mr_opt)i, table[i].standard);
+            bag->given[i] = false;
         }
         if (error != NULL) {
             mr__bag_free(bag);

@@ -326,6 +326,7 @@ struct mr_option {
 typedef struct mr_bag {
     char *text[MR_OPT_COUNT];
     int64_t number[MR_OPT_COUNT];
+    bool given[MR_OPT_COUNT]; /* somebody set it, perhaps to the default */
 } mr_bag;
 
 mr_error *mr__bag_init(mr_bag *bag) MR_MUST_CHECK;
@@ -338,6 +339,10 @@ static inline const char *mr__bag_text(const mr_bag *bag, mr_opt option)
 static inline int64_t mr__bag_number(const mr_bag *bag, mr_opt option)
 {
     return bag->number[option];
+}
+static inline bool mr__bag_given(const mr_bag *bag, mr_opt option)
+{
+    return bag->given[option];
 }
 
 /* Finds an option by section and name; -1 when there is none. */

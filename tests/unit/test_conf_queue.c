@@ -28,6 +28,7 @@ static void refused(const char *text, const char *where, const char *why)
 }
 
 #define ONE "queues:\n- name: a\n  table: t\n  sql: SELECT 1\n"
+#define BUILTIN "queues:\n- name: a\n  sql: SELECT 1\n"
 
 static void where_and_why(void **state)
 {
@@ -48,6 +49,15 @@ static void where_and_why(void **state)
          "would be taken away"},
         {ONE "  mode: transaction\n", "w.yaml:2", "built-in table"},
         {ONE "  max_running: 3\n", "w.yaml:2", "built-in table"},
+        {ONE "  dead_letter_order: none\n", "w.yaml:2", "dead_letter_order is for the built-in"},
+        {ONE "  archive: false\n", "w.yaml:2", "leave table: out to use it"},
+        {ONE "  affinity: none\n", "w.yaml:2", "affinity is for the built-in table"},
+        {ONE "  batch_size: 100\n", "w.yaml:2", "batch_size is for the built-in table"},
+        {ONE "  retry_base_delay: 1s\n", "w.yaml:2", "of your own has retry_after"},
+        {ONE "  retry_max_delay: 5s\n", "w.yaml:2", "of your own has retry_after"},
+        {ONE "  claim_lease: 90s\n", "w.yaml:2", "of your own has stalled_max_age"},
+        {BUILTIN "  retry_after: 0s\n", "w.yaml:2", "retry_base_delay and retry_max_delay"},
+        {BUILTIN "  stalled_max_age: 30s\n", "w.yaml:2", "the built-in one has claim_lease"},
         {"queues:\n- name: a\n  table: t\n", "w.yaml:2", "no handler; give it sql, exec or plugin"},
         {ONE "  exec: [cat]\n", "w.yaml:2", "more than one handler; keep one"},
         {ONE "  plugin: ./x.so\n", "w.yaml:2", "more than one handler; keep one"},
@@ -151,6 +161,21 @@ static void policy_as_written(void **state)
     assert_int_equal(policy.max_resets, 0);
     assert_string_equal(policy.reset_failure_message, "gave up");
     mr_conf_free(conf);
+}
+
+static void kinds_take_their_own(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        BUILTIN "  claim_lease: 2m\n  retry_base_delay: 2s\n  retry_max_delay: 1m\n"
+                "  dead_letter_order: key\n  archive: false\n  affinity: none\n"
+                "  batch_size: 5\n  reset_interval: 1s\n",
+        ONE "  retry_after: 2s\n  stalled_max_age: 1m\n  reset_interval: 1s\n"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        mr_conf *conf = mr_conf_new();
+        (void)only_queue(conf, texts[i]);
+        mr_conf_free(conf);
+    }
 }
 
 static int freed;
@@ -269,9 +294,10 @@ static void every_option(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(where_and_why),     cmocka_unit_test(mapping_as_written),
-        cmocka_unit_test(policy_as_written), cmocka_unit_test(callbacks_in_c),
-        cmocka_unit_test(found_by_name),     cmocka_unit_test(every_option),
+        cmocka_unit_test(where_and_why),        cmocka_unit_test(mapping_as_written),
+        cmocka_unit_test(policy_as_written),    cmocka_unit_test(callbacks_in_c),
+        cmocka_unit_test(found_by_name),        cmocka_unit_test(every_option),
+        cmocka_unit_test(kinds_take_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
