@@ -330,6 +330,7 @@ static mr_error *act(letters_run *job, const cli_args *args, int which)
     CLI_TRY(cli_open(job->cli, &job->conf, &job->conn));
     if (args->value[CONSUMER] != NULL)
         CLI_TRY(check_consumer(job, args->value[CONSUMER]));
+    cli_dead_left_out(job);
     return actions[which](job, args);
 }
 
@@ -363,9 +364,9 @@ const cli_command cli_cmd_dead_letters = {
     .summary = "Events and jobs that were given up on: look, replay, drop",
     .usage = "list | show POSITION | show ID --queue NAME | replay | drop, [FILTER ...]",
     .details =
-        "Of consumers, events; of queues of the built-in table (and, with --config FILE, of those\n"
-        "on tables of their own), jobs that failed. What only one kind has, such as --consumer or\n"
-        "--queue, says which is meant; else both are.\n\n"
+        "Of consumers, events; of queues, jobs that failed. What only one kind has, such as\n"
+        "--consumer or --queue, says which is meant; else both are. Of queues those of the\n"
+        "built-in table are meant; one on a table of its own needs --queue NAME --config FILE.\n\n"
         "  list     one line a letter, by position; jobs by id\n"
         "  show     everything about one, with its payload. With --json an event's payload is\n"
         "           `data` when it is JSON, `payload` when it is text, else `payload_base64`\n"

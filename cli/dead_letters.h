@@ -34,6 +34,9 @@ typedef struct dead_told {
 /* Retries or drops those that are meant. `told` is empty; its list is the caller's. */
 mr_error *cli_dead_jobs_change(const letters_run *run, const char *action,
                                dead_told *told) MR_MUST_CHECK;
+/* Says which queues of the file were not asked, since only --queue NAME means one on a table of its
+ * own. */
+void cli_dead_left_out(const letters_run *run);
 /* A line each. */
 void cli_dead_jobs_told(const dead_told *told, const char *done);
 

@@ -169,6 +169,28 @@ mr_error *cli_dead_jobs_change(const letters_run *run, const char *action, dead_
     return error;
 }
 
+void cli_dead_left_out(const letters_run *run)
+{
+    if (!run->jobs || run->queue != NULL)
+        return;
+    char *names = cli_strdup("");
+    for (size_t i = 0; i < mr_conf_queue_count(run->conf); i++) {
+        if (mr_conf_queue_builtin(run->conf, i))
+            continue;
+        char *longer = cli_format("%s%s%s", names, names[0] == '\0' ? "" : ", ",
+                                  mr_conf_queue_name(run->conf, i));
+        free(names);
+        names = longer;
+    }
+    char *plain = cli_plain(names, false);
+    if (names[0] != '\0')
+        cli_say(
+            "left out, since they are on tables of their own: %s; ask for one with --queue NAME",
+            plain);
+    free(plain);
+    free(names);
+}
+
 void cli_dead_jobs_told(const dead_told *told, const char *done)
 {
     size_t i = 0;

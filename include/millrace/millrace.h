@@ -262,6 +262,8 @@ MR_API mr_error *mr_queue_set(mr_queue *queue, const char *name, const char *val
 MR_API mr_error *mr_conf_take_queue(mr_conf *conf, mr_queue *queue) MR_MUST_CHECK;
 MR_API size_t mr_conf_queue_count(const mr_conf *conf);
 MR_API const char *mr_conf_queue_name(const mr_conf *conf, size_t index);
+/* Whether its jobs are in the built-in table; false for one on a table of its own. */
+MR_API bool mr_conf_queue_builtin(const mr_conf *conf, size_t index);
 
 /* The handler in C: up to num_handlers calls at once, each on an executor's thread. NULL completes
  * the job; a retryable error makes it errored (tried again after retry_after, failed at

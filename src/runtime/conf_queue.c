@@ -325,6 +325,11 @@ const char *mr_conf_queue_name(const mr_conf *conf, size_t index)
     return index < conf->queue_count ? text_of(conf->queues[index], MR_OPT_Q_NAME) : NULL;
 }
 
+bool mr_conf_queue_builtin(const mr_conf *conf, size_t index)
+{
+    return index < conf->queue_count && mr__queue_builtin(conf->queues[index]);
+}
+
 static mr_error *no_such_queue(const mr_conf *conf, const char *name)
 {
     if (conf->queue_count == 0)

@@ -46,6 +46,7 @@ def work(db, tmp_path):
         done = millrace(*words, database=db, check=False)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout if status == 0 else done.stdout + done.stderr
+    run.file = file
     return run
 
 
@@ -64,6 +65,19 @@ def test_queues_list(db, work):
     assert [(row["queue"], row["queued"], row["failed"], row["stalled"], row["workers"], row["rough"])
             for row in rows] == [("briefe", 1, 1, 1, 0, {}), ("gone", None, None, None, 0, {})]
     assert rows[0]["table"] == TABLE and rows[0]["problem"] is None and rows[0]["oldest_wait_seconds"] >= 0
+
+
+def test_dead_letters_of_an_own_table_need_its_name(db, work):
+    add(db, 2, "failed", failure_message="no paper")
+    for words in (["list"], ["replay", "--all"], ["drop", "--before", "2000-01-01"]):
+        done = millrace("dead-letters", *words, "--config", work.file, database=db)
+        assert done.stderr == ("millrace: left out, since they are on tables of their own: briefe, gone; ask for one "
+                               "with --queue NAME\n")
+    assert state(db, 2) == "failed"
+    done = millrace("dead-letters", "list", "--queue", "briefe", "--config", work.file, database=db)
+    assert "no paper" in done.stdout and done.stderr == ""
+    assert millrace("dead-letters", "list", "--consumer", "a", "--config", work.file, database=db,
+                    check=False).stderr.count("left out") == 0
 
 
 def test_large_counts_are_bounded(db, work):

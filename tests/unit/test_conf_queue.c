@@ -174,6 +174,7 @@ static void kinds_take_their_own(void **state)
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         mr_conf *conf = mr_conf_new();
         (void)only_queue(conf, texts[i]);
+        assert_int_equal(mr_conf_queue_builtin(conf, 0), i == 0);
         mr_conf_free(conf);
     }
 }
@@ -255,6 +256,8 @@ static void found_by_name(void **state)
     (void)only_queue(conf, "queues:\n- name: invoices\n  table: t\n  sql: SELECT 1\n");
     assert_null(mr__conf_queue_find(conf, "invoices", &found));
     assert_ptr_equal(found, conf->queues[0]);
+    assert_false(mr_conf_queue_builtin(conf, 0));
+    assert_false(mr_conf_queue_builtin(conf, 1));
     error = mr__conf_queue_find(conf, "invoice", &found);
     assert_int_equal(mr_error_code(error), MR_E_USAGE);
     assert_non_null(strstr(mr_error_message(error), "did you mean 'invoices'?"));
