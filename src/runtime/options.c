@@ -32,8 +32,33 @@ int mr__option_find(const char *section, const char *name)
     return -1;
 }
 
+/* What people write that is spelled like no option: names of other programs and of a job's fields.
+ */
+static const struct {
+    const char *section, *name, *meant;
+    bool field; /* of a job, where it is right */
+} near_misses[] = {{"queue", "max_attempts", "max_retries", true},
+                   {"queue", "timeout", "max_runtime", true},
+                   {"queue", "concurrency", "num_handlers", false}};
+
+/* NULL for a name that is none of them. */
+static mr_error *near_miss(const char *section, const char *name)
+{
+    for (size_t i = 0; i < sizeof(near_misses) / sizeof(near_misses[0]); i++)
+        if (strcmp(near_misses[i].section, section) == 0 && strcmp(near_misses[i].name, name) == 0)
+            return mr__error(MR_E_CONFIG, "unknown option '%s' in %s; %s '%s'", name, section,
+                             near_misses[i].field
+                                 ? "that is a field of a job, the queue's option is"
+                                 : "the option is",
+                             near_misses[i].meant);
+    return NULL;
+}
+
 mr_error *mr__option_unknown(const char *section, const char *name)
 {
+    mr_error *told = near_miss(section, name);
+    if (told != NULL)
+        return told;
     const char *names[MR_OPT_COUNT];
     size_t count = 0;
     for (int i = 0; i < MR_OPT_COUNT; i++)
