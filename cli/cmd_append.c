@@ -211,6 +211,10 @@ static mr_error *run(cli_context *cli, const cli_args *args)
     if (cli->json)
         return cli_print_json(json_pack("{s:I, s:I}", "appended", (json_int_t)count,
                                         "last_position", (json_int_t)job.last_position));
+    if (count == 0) {
+        (void)printf("appended 0 events\n");
+        return NULL;
+    }
     (void)printf("appended %" PRId64 " event%s in %" PRId64 " transaction%s, last position %" PRId64
                  "\n",
                  count, count == 1 ? "" : "s", batches, batches == 1 ? "" : "s", job.last_position);

@@ -245,7 +245,7 @@ def test_append_defaults_file_and_empty_input(home, database, tmp_path):
     assert home.ok(*args, file).startswith("appended 2 events in 1 transaction, last position ")
     assert query(home, database, "SELECT string_agg(aggregate_type || aggregate_id, ',' ORDER BY "
                  "global_position) FROM events") == "T9,T8"
-    assert "appended 0 events" in home.ok(*args, stdin="")
+    assert home.ok(*args, stdin="") == "appended 0 events\n"
     assert home.run(*args, tmp_path / "none.jsonl").returncode == 1
 
 
