@@ -45,7 +45,8 @@ typedef struct enqueue_run {
     int64_t *line_of; /* by index in the draft */
     json_t *jobs;     /* what --json shows; NULL without */
     int64_t created, existing;
-    bool once; /* the one job that --idempotency-key is for was there */
+    bool once;  /* the one job that --idempotency-key is for was there */
+    char *news; /* what to say about a queue that nobody knew; NULL when it was known */
     line_batches lines;
 } enqueue_run;
 
@@ -100,9 +101,34 @@ static mr_error *by_line(enqueue_run *run, mr_error *error)
     return placed;
 }
 
+/* A queue may be new, and a slip looks just like that: its jobs would wait for ever. Whoever may
+ * not ask hears nothing, since enqueueing is what matters. */
+static void look_whether_known(enqueue_run *run)
+{
+    bool exists = false;
+    mr_error *error = mr_queue_exists(run->conn, run->conf, run->queue, "queued", &exists);
+    if (mr_error_code(error) == MR_E_USAGE) {
+        const char *nearest = strstr(mr_error_message(error), "; did you mean");
+        run->news = cli_format("queue %s is new: no worker has had it, nor has it had a job%s",
+                               run->queue, nearest == NULL ? "" : nearest);
+    }
+    mr_error_free(error);
+}
+
+static void tell_news(enqueue_run *run)
+{
+    char *plain = run->news == NULL ? NULL : cli_plain(run->news, false);
+    if (plain != NULL && run->created > 0)
+        cli_say("%s", plain);
+    free(plain);
+    free(run->news);
+}
+
 static mr_error *flush(void *user)
 {
     enqueue_run *run = user;
+    if (run->lines.batches == 0)
+        look_whether_known(run);
     mr_error *error = mr_enqueue_many(run->conn, run->conf, run->queue, run->draft);
     run->lines.unsure = mr_error_code(error) == MR_E_CONNECT;
     if (error != NULL)
@@ -141,6 +167,7 @@ static mr_error *enqueue_all(cli_context *cli, enqueue_run *run)
     mr_error *error =
         line_batches_file(&run->lines, run->args->count > 1 ? run->args->rest[1] : NULL);
     wake(run);
+    tell_news(run);
     free(run->line_of);
     mr_job_draft_free(run->draft);
     PQfinish(run->conn);

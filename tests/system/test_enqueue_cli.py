@@ -188,6 +188,18 @@ def test_enqueue_wakes_once_after_its_commits(db):
         assert heard() == ["queue:mail"]
 
 
+def test_a_queue_that_nobody_knows_is_noted(db):
+    def told(*words, stdin=lines(JOB)):
+        return millrace("enqueue", *words, database=db, input=stdin).stderr
+    assert told("mail", stdin=b"") == ""
+    assert told("mail") == "millrace: queue mail is new: no worker has had it, nor has it had a job\n"
+    assert told("mail", "--batch", "1", stdin=lines(JOB, JOB)) == ""
+    assert told("mial", "--batch", "1", stdin=lines(JOB, JOB)) == (
+        "millrace: queue mial is new: no worker has had it, nor has it had a job; did you mean 'mail'?\n")
+    db.execute("SELECT millrace.configure_queue('prints', true, NULL)")  # as a worker does at its start
+    assert told("prints") == ""
+
+
 @pytest.mark.parametrize("mode", ["lease", "transaction"])
 def test_an_enqueued_job_is_begun_at_once(db, worker, mode):
     """A look without a wake-up would come in an hour."""
