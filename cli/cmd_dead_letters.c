@@ -1,6 +1,7 @@
 /* millrace dead-letters: what consumers and queues gave up on; look, replay, drop. */
 #include "consumers.h"
 #include "dead_letters.h"
+#include "jobs.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -84,7 +85,8 @@ static mr_error *show(letters_run *job, const cli_args *args)
     mr_error *error = NULL;
     if (PQntuples(rows) == 0)
         error = mr_error_new(MR_E_STATE, false,
-                             "there is no such dead letter at %s; see 'millrace dead-letters list'",
+                             "there is no such dead letter at %s: events go by their position, and "
+                             "a job needs --queue NAME; see 'millrace dead-letters list'",
                              position);
     else if (PQntuples(rows) > 1)
         error = mr_error_new(MR_E_USAGE, false,
@@ -100,10 +102,10 @@ static mr_error *show(letters_run *job, const cli_args *args)
 
 static mr_error *left_alone(const dead_told *told)
 {
-    if (told->left == 0)
-        return NULL;
-    return mr_error_new(MR_E_STATE, false, "%d of %d jobs were left alone", told->left,
-                        told->left + told->done);
+    char *id = json_dumps(json_object_get(json_array_get(told->rows, 0), "id"), JSON_ENCODE_ANY);
+    mr_error *error = cli_jobs_left(told->left, told->left + told->done, id);
+    free(id);
+    return error;
 }
 
 static mr_error *drop(letters_run *job, const cli_args *args)

@@ -11,5 +11,7 @@ mr_error *cli_jobs_show(const cli_context *cli, const PGresult *rows) MR_MUST_CH
 /* What an order did, a line a job. An error when some were left alone. */
 mr_error *cli_jobs_told(const cli_context *cli, const PGresult *rows,
                         const char *done) MR_MUST_CHECK;
+/* That error, when `left` of `count` jobs were; `id` is of the only one. */
+mr_error *cli_jobs_left(int left, int count, const char *id) MR_MUST_CHECK;
 
 #endif

@@ -204,9 +204,20 @@ static void print_told(const PGresult *rows, int row, const char *done)
     free(line);
 }
 
+mr_error *cli_jobs_left(int left, int count, const char *id)
+{
+    if (left == 0)
+        return NULL;
+    if (count == 1)
+        return mr_error_new(MR_E_STATE, false, "job %s was left alone", id);
+    return mr_error_new(MR_E_STATE, false, "%d of %d jobs %s left alone", left, count,
+                        left == 1 ? "was" : "were");
+}
+
 mr_error *cli_jobs_told(const cli_context *cli, const PGresult *rows, const char *done)
 {
     int left = 0, count = PQntuples(rows);
+    const char *first = count == 0 ? "" : cli_cell(rows, 0, "id");
     for (int row = 0; row < count; row++)
         left += !is_set(rows, row, "done");
     if (cli->json)
@@ -216,7 +227,5 @@ mr_error *cli_jobs_told(const cli_context *cli, const PGresult *rows, const char
     else
         for (int row = 0; row < count; row++)
             print_told(rows, row, done);
-    if (left == 0)
-        return NULL;
-    return mr_error_new(MR_E_STATE, false, "%d of %d jobs were left alone", left, count);
+    return cli_jobs_left(left, count, first);
 }

@@ -305,7 +305,8 @@ def test_another_log(empty_db, tmp_path):
 def test_show_needs_to_know_which(db, letter, ask):
     letter("totals", 4)
     assert "payload          none" in millrace("dead-letters", "show", "--position", "4", database=db).stdout
-    assert "there is no such dead letter at 5" in ask("dead-letters", "show", 5, status=1)
+    said = ask("dead-letters", "show", 5, status=1)
+    assert "there is no such dead letter at 5" in said and "a job needs --queue NAME" in said
     letter("mail", 4)
     assert "--consumer NAME" in ask("dead-letters", "show", 4, status=2)
     assert ask("dead-letters", "show", 4, "--consumer", "mail")["consumer"] == "mail"
