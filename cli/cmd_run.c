@@ -4,7 +4,8 @@
 enum { ONCE, CHECK, LOG_FORMAT, LOG_LEVEL };
 
 static const cli_option options[] = {
-    [ONCE] = {"once", NULL, "handle everything that is in the log now, then exit"},
+    [ONCE] = {"once", NULL,
+              "handle everything in the log now and all jobs that are due, then exit"},
     [CHECK] = {"check", NULL, "check the file, the database and the handlers; handle nothing"},
     [LOG_FORMAT] = {"log-format", "json|logfmt", "form of the log lines on stderr"},
     [LOG_LEVEL] = {"log-level", "LEVEL", "debug, info, warn or error (-v is debug)"},

@@ -213,7 +213,7 @@ static mr_error *run(cli_context *cli, const cli_args *args)
 
 const cli_command cli_cmd_schema = {
     .name = "schema",
-    .summary = "Millrace's tables: apply, print, generate a file, show the version",
+    .summary = "Millrace's tables: apply, print, generate a file, status",
     .usage = "apply|print|generate|status [OPTIONS]",
     .details = "  apply      install what is missing; doing it again changes nothing\n"
                "  print      the whole schema as an SQL script\n"

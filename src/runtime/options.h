@@ -128,7 +128,7 @@ typedef enum mr_type {
     X(LOG_FORMAT, "worker", "log_format", CHOICE, "logfmt", "", "logfmt,json", 0, 0,               \
       "form of a log line")                                                                        \
     X(ONCE, "worker", "once", BOOL, "false", "", "", 0, 0,                                         \
-      "handle everything that is in the log now, then stop")                                       \
+      "handle everything that is in the log now and all jobs that are due, then stop")             \
     X(T_WORKER_NODES, "worker", "worker_nodes_table", NAME, "worker_nodes", "", "", 0, 0,          \
       "name of that table, with an optional schema of its own")                                    \
     X(T_ASSIGNMENTS, "worker", "consumer_assignments_table", NAME, "consumer_assignments", "", "", \
